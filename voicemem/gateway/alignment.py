@@ -1,9 +1,9 @@
 """The alignment of a request's conversation with the memory: which messages are new. Pure, and linear in its size.
 
 Clients send one message, a few, or the whole conversation each time. Their texts may differ from the memory's: other
-transcripts, replies cut where they were heard, fillers and greetings that only they know. So the ends of both are laid
-side by side in the way that explains them best: messages that both have count for it, and those that one of them lacks
-against it. Everything in the request after the last message that both have is new.
+transcripts, replies cut where they were heard, fillers and greetings that only they know. So the ends of both are
+aligned in the way that scores best: messages that both have add to the score, and messages that only one of them has
+take from it. Everything in the request after the last message that both have is new.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,65 +16,65 @@ from voicemem.transcript.gateway_matching import text_key
 from voicemem.transcript.messages import Message
 
 REQUEST_BACK = 48
-"""How many messages of the request are compared with each of the memory's; of the older ones, only the texts."""
+"""How many of the request's newest messages go into the table; of the older ones only the texts are compared."""
 KNOWN_BACK = 80
-"""How many messages of the memory, the newest ones."""
+"""How many of the memory's newest messages go into the table."""
 CERTAIN = 12
-"""So many equal messages in a row at both ends need no comparison."""
+"""With so many equal messages in a row at both ends, no table is needed."""
 MANY = 8
-"""So many known messages in a request are not said again by chance."""
+"""So many known messages in a request are no coincidence."""
 
-# Messages that both have count 1, or less where their texts differ.
+# A pair of messages adds 1 to the score, or less where their texts differ.
 BEGINNING = 0.9
 """A reply in the request that is the beginning of the memory's."""
 TRANSCRIPT, OTHER_WORDS = 0.6, -0.1
-"""Speech in other words, most of which both have, or in words of its own."""
-# What a message costs that only one of them has.
+"""Speech in other words: with at least half of the words in common, or with fewer."""
+# The cost of a message that only one of them has.
 LACKED_WORDS, LACKED_SPEECH, LACKED_REPLY = 1.0, 0.5, 0.2
-"""The cost of a request that lacks a message of the memory's, between messages that both have."""
+"""A message of the memory's that the request lacks, between messages that both have."""
 UNKNOWN_WORDS, UNKNOWN_REPLY = 1.0, 0.3
-"""The cost of a memory that lacks a message of the request's that can no longer be taken."""
+"""A message of the request's that the memory lacks and can no longer take."""
 EARLIER_WORDS, EARLIER_REPLY, EARLIER = 0.5, 0.1, 0.6
-"""Before the memory begins: each, and at most."""
+"""A message from before the memory begins: each, and all together at most."""
 NEWER_WORDS, NEWER_SPEECH, NEWER_REPLY, NEWER = 0.8, 0.2, 0.02, 0.8
-"""After the last message that both have: each of the memory's, and at most."""
+"""A message of the memory's after the last one that both have: each, and all together at most."""
 AFTER_CALL = 0.45
 """The cost of words before a tool call, where the memory's are of a later turn: some clients add calls late."""
 BEFORE_LAST = 0.3
 """The cost of words before the last ones, where the memory's are speech that waits for an answer."""
 ASKED_AGAIN, ASKED_AGAIN_IN_PART = 0.6, 1.5
-"""The cost of an answered request that comes again, from a client that sends the whole conversation, or its end."""
+"""The cost of an answered request that is repeated by a client that sends the whole conversation, or only its end."""
 
 
 class Spoken(Struct, frozen=True):
-    """A message of a request with text, at its index there."""
+    """A message of a request that has text, with its index there."""
 
     index: int
     role: str
     text: str
     after_turn: int = -1
-    """The newest turn with a tool call that the memory knows and that is before it in the request."""
+    """The newest turn with a tool call that is before it in the request and in the memory."""
     after_ms: int = -1
-    """Unix ms of the newest such call in a message before: a reply behind it began later."""
+    """Unix ms of the newest such call in an earlier message: a reply after the call began later."""
     before_ms: int | None = None
-    """Unix ms of the tool calls of the same message, which the memory knows; the reply began before them."""
+    """Unix ms of the first tool call of the same message that the memory knows: the reply began before it."""
     before_turn: int | None = None
-    """The turn of the next such call in a message behind it; mostly the words are not of a later one."""
+    """The turn of the next such call in a later message; mostly the words are of no later turn."""
 
 
 class LastMatch(Struct, frozen=True):
-    """The newest message that both know: its place among the request's and among the memory's; -1 if there is none."""
+    """The newest message that both have: its place among the request's and among the memory's; -1 if there is none."""
 
     spoken: int = -1
     known: int = -1
     ignored: tuple[int, ...] = ()
-    """Indexes of messages before it that the memory does not know, and that can no longer be taken."""
+    """Indexes of earlier messages that the memory lacks and can no longer take."""
     begun: tuple[tuple[int, int], ...] = ()
-    """Replies of which the request has the beginning: their places among its messages and among the memory's."""
+    """Replies that the request has only the beginning of: their places among its messages and among the memory's."""
 
 
 def may_be_same_speech(one: str, other: str) -> bool:
-    """Return whether two texts may be transcripts of the same words: half of those of the shorter are in both."""
+    """Return whether two texts may be transcripts of the same words: the longer one has half of the shorter one's."""
     fewer, more = sorted((words_of(one), words_of(other)), key=len)
     known = set(more)
     return bool(fewer) and 2 * sum(word in known for word in fewer) >= len(fewer)
@@ -84,31 +84,31 @@ class Hints(NamedTuple):
     """Facts about a request besides its messages."""
 
     may_repeat: bool
-    """Its last words may be the memory's newest ones."""
+    """Its last words may be the newest words of the memory."""
     is_unanswered: bool
-    """The answer to these failed, or was left."""
+    """The answer to these words failed, or its client left."""
     ends_with_words: bool
-    """Nothing but instructions is behind the last message with text."""
+    """Only instructions follow the last message with text."""
     has_replies: bool
-    """It has messages of the agent's."""
+    """It has messages of the agent."""
 
 
 def find_last_match(known: Sequence[Message], spoken: Sequence[Spoken], hints: Hints) -> LastMatch:
-    """The newest message that the memory and a request share."""
+    """Return the newest message that the memory and a request share."""
     if len(spoken) == 1 and spoken[0].role == "user" and hints.ends_with_words and not hints.may_repeat:
-        return LastMatch()  # all that it has are words that are new
+        return LastMatch()  # it has only new words
     return Comparison(known, spoken, hints).last_match() if known and spoken else LastMatch()
 
 
 class PrefixLengths(NamedTuple):
-    """The ends of the two beginnings that are compared: how many messages of the request, and of the memory."""
+    """The lengths of the two prefixes that are aligned: numbers of messages of the request, and of the memory."""
 
     request: int
     known: int
 
 
 class Comparison:
-    """A request's messages beside the memory's newest, as many as it may mean."""
+    """The comparison of a request's messages with the newest of the memory, as many as it may refer to."""
 
     def __init__(self, known: Sequence[Message], spoken: Sequence[Spoken], hints: Hints) -> None:
         self.first = max(0, len(known) - 2 * len(spoken) - KNOWN_BACK)
@@ -120,7 +120,7 @@ class Comparison:
         self.all_known = {key for keys in self.known_keys for key in keys}
         self.last_user = next((at for at in reversed(range(len(self.known))) if self.known[at].role == "user"), -1)
         self.answered = {one.turn_id for one in self.known if one.role == "assistant" and one.content}
-        """The turns of which a reply was heard."""
+        """The turns in which a reply was heard."""
         self.newest_words = len(spoken) - 1 if hints.ends_with_words and spoken[-1].role == "user" else -1
         """The place of the words that the request ends with: they are new, unless they are the memory's newest."""
         self.may_repeat = hints.may_repeat
@@ -132,7 +132,7 @@ class Comparison:
         if ends is not None:
             return self.match_at(ends, [])
         table = AlignmentTable(self, PrefixLengths(len(self.spoken), len(self.known)))
-        if not table.has_same:  # its newest messages are all new: look for the last one that is not
+        if not table.has_same:  # its newest messages are all new: find the last one that is not
             request = next((at for at in reversed(range(len(self.keys))) if self.keys[at] in self.all_known), -1)
             if request < 0:
                 return LastMatch()
@@ -142,7 +142,7 @@ class Comparison:
         return self.last_resort() if end is None else self.match_at(end, table.steps_back(end))
 
     def last_resort(self) -> LastMatch:
-        """The last match where the request contradicts the memory, but has mostly what is known, in whatever order."""
+        """Return the last match of a request that contradicts the memory but has mostly known messages."""
         places = [at for at, key in enumerate(self.keys) if key in self.all_known and at != self.newest_words]
         if len(places) < max(MANY, len(self.keys) // 2):
             return LastMatch()
@@ -150,7 +150,7 @@ class Comparison:
         return LastMatch(places[-1], self.first + other)
 
     def equal_ends(self) -> PrefixLengths | None:
-        """The ends, if all before the request's last words is the memory's end, as far as it must be compared."""
+        """Return the lengths if the request, without its last words, ends as the memory does."""
         end = len(self.spoken) - (self.newest_words >= 0)
         count = min(CERTAIN, len(self.known))
         is_sent_again = self.newest_words >= 0 and self.keys[-1] in self.known_keys[self.last_user]
@@ -175,7 +175,7 @@ class Comparison:
         return LastMatch(end.request - 1, self.first + end.known - 1, tuple(indexes), begun)
 
     def unknown_before(self, end: PrefixLengths) -> Iterator[int]:
-        """The places of messages before those compared that have no counterpart in the memory."""
+        """Yield the places of messages before the table's that have no counterpart in the memory."""
         request, known = end
         everywhere = set(self.keys[:request])
         while request and known:
@@ -184,7 +184,7 @@ class Comparison:
             is_left_out = everywhere.isdisjoint(keys)
             if key in keys or begins(key, keys) or (is_left_out and self.is_other_transcript(request - 1, known - 1)):
                 request, known = request - 1, known - 1
-            elif is_left_out and keys[0][0] == "assistant":  # behind it may be what the words are a transcript of
+            elif is_left_out and keys[0][0] == "assistant":  # the words may be another transcript of the speech before
                 known -= 1
             elif is_new:
                 yield request - 1
@@ -196,7 +196,7 @@ class Comparison:
         yield from (() if self.first else range(request))
 
     def is_other_transcript(self, request: int, known: int) -> bool:
-        """True for words of the request that the recogniser may have heard otherwise."""
+        """Return whether the request's words may be the memory's speech, transcribed otherwise."""
         message = self.known[known]
         if not self.keys[request][0] == message.role == "user" or message.metadata.get("source") != "asr":
             return False
@@ -205,13 +205,13 @@ class Comparison:
         )
 
     def is_possible(self, request: int, known: int) -> bool:
-        """Return whether a message of the user's may be this one of the memory's, by their places."""
+        """Return whether a message of the user may be this one of the memory, by their places."""
         if self.spoken[request].after_turn >= self.known[known].turn_id:
             return False
         return request != self.newest_words or (self.may_repeat and known == self.last_user)
 
     def sameness(self, request: int, known: int) -> float | None:
-        """The weight of two messages that may be the same; None if they cannot be."""
+        """Return the score of two messages that may be the same; None if they cannot be."""
         key, keys = self.keys[request], self.known_keys[known]
         if key[0] != keys[0][0]:
             return None
@@ -230,7 +230,7 @@ class Comparison:
         return count - AFTER_CALL * (before is not None and before < turn) - BEFORE_LAST * waits
 
     def sameness_of_words(self, request: int, known: int) -> float | None:
-        """The weight of the texts of two messages of the user's."""
+        """Return the score of the texts of two messages of the user; None if they cannot be the same."""
         if self.keys[request] in self.known_keys[known]:
             return 1.0
         if self.known[known].metadata.get("source") != "asr":
@@ -238,26 +238,26 @@ class Comparison:
         is_newest = known == len(self.known) - 1
         has_answer = self.is_words_alone and self.known[known].turn_id in self.answered
         if not self.is_unanswered and (request == self.newest_words if is_newest else has_answer):
-            return None  # no one has answered it yet, or the request has nothing else by which to tell
+            return None  # it has no answer yet, or the request has no replies to tell by
         return TRANSCRIPT if may_be_same_speech(self.spoken[request].text, self.known[known].content) else OTHER_WORDS
 
 
 class AlignmentTable:
-    """The best alignments of all beginnings of a request's messages before an end with those of the memory's."""
+    """The best alignments of all prefixes of a request's messages with those of the memory: dynamic programming."""
 
     def __init__(self, compared: Comparison, end: PrefixLengths) -> None:
         self.compared = compared
         self.end = end
         self.begin = PrefixLengths(max(0, end.request - REQUEST_BACK), max(0, end.known - KNOWN_BACK))
         self.is_whole = self.begin.known == compared.first == 0
-        """True if it begins where the memory does."""
+        """True if the table begins where the memory does."""
         self.has_same = False
         known = compared.known[self.begin.known : end.known]
         self.lacked = [cost_of(one, LACKED_WORDS, LACKED_SPEECH, LACKED_REPLY if one.content else 0.0) for one in known]
         self.origins: dict[PrefixLengths, PrefixLengths] = {}
-        """The place before each place on its best way."""
+        """The place before each place in its best alignment."""
         self.ends: dict[PrefixLengths, tuple[float, PrefixLengths]] = {}
-        """The weight of the ways that end with a message that both have, and the place before it."""
+        """The best score of an alignment that ends with a message that both have, and the place before it."""
         self.fill()
 
     def fill(self) -> None:
@@ -287,7 +287,7 @@ class AlignmentTable:
     def joins(
         self, request: int, known: int, before: list[float], above: list[float]
     ) -> Iterator[tuple[float, PrefixLengths]]:
-        """The ways that end with a message that both have: one of each, or one that is two of the other's."""
+        """Yield the scores of alignments that end with a match: of one message each, or of one with two."""
         compared, at = self.compared, known - self.begin.known
         same = compared.sameness(request, known)
         if same is not None:
@@ -302,7 +302,7 @@ class AlignmentTable:
             yield before[at] + 1, PrefixLengths(request - 1, known)
 
     def best_end(self) -> PrefixLengths | None:
-        """The last message that both have, in the alignment that explains most; None if it explains too little."""
+        """Return the end of the alignment with the best score; None if none has a score above 0."""
         compared, newer = self.compared, 0.0
         best: tuple[float, PrefixLengths] | None = None
         for known in range(len(compared.known), self.begin.known, -1):
@@ -317,7 +317,7 @@ class AlignmentTable:
         return None if best is None else best[1]
 
     def cost_of_repeating(self, end: PrefixLengths) -> float:
-        """The cost of an alignment by which the request's words were answered before, though it lacks the answer."""
+        """Return the cost of an alignment in which the request's words were answered, but it lacks the answer."""
         compared = self.compared
         if end.known == len(compared.known) or compared.is_unanswered or compared.keys[end.request - 1][0] != "user":
             return 0.0
@@ -327,7 +327,7 @@ class AlignmentTable:
         return ASKED_AGAIN_IN_PART
 
     def steps_back(self, end: PrefixLengths) -> list[tuple[PrefixLengths, PrefixLengths]]:
-        """The steps of an alignment from its end: each place, and the one before it."""
+        """Return the steps of an alignment from its end back: each place, and the one before it."""
         steps = [(end, self.ends[end][1])]
         while (place := steps[-1][1]) in self.origins and place.known > self.begin.known:
             steps.append((place, self.origins[place]))
@@ -335,23 +335,23 @@ class AlignmentTable:
 
 
 def cost_of(message: Message, words: float, speech: float, reply: float) -> float:
-    """The cost of a message of the memory, which is words that were typed, speech, or a reply."""
+    """Return the cost of a message of the memory: of typed words, of speech, or of a reply."""
     if message.role == "user":
         return speech if message.metadata.get("source") == "asr" else words
     return reply
 
 
 def known_keys(message: Message) -> tuple[tuple[str, str], ...]:
-    """The keys of a message: of what was heard, and of what was generated."""
+    """Return the keys of a message: of the heard text, and of the generated one if that differs."""
     key, original = (message.role, text_key(message.content)), message.metadata.get("original")
     return (key, (message.role, text_key(original))) if isinstance(original, str) else (key,)
 
 
 def begins(key: tuple[str, str], keys: Sequence[tuple[str, str]]) -> bool:
-    """True if a reply of the request is the beginning of one that the memory has whole."""
+    """Return whether a reply of the request is the beginning of one of the memory."""
     return key[0] == "assistant" and any(role == "assistant" and text.startswith(key[1]) for role, text in keys)
 
 
 def is_joined(whole: tuple[str, str], one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """True if a message says what two others say, one after the other."""
+    """Return whether a message says what two others say, one after the other."""
     return one[0] == whole[0] and whole[1] == one[1] + other[1]

@@ -1,4 +1,4 @@
-"""The caller's side of a chat completion: what its request says, and the answers that the gateway writes itself."""
+"""The client's side of a chat completion: its request, and the answers that the gateway writes itself."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -26,9 +26,9 @@ PASSED_ON = frozenset(
     length_penalty min_p min_tokens provider reasoning repetition_penalty safe_prompt thinking top_a top_k typical_p
 """.split()  # noqa: SIM905 (a list would be a page long)
 )
-"""Fields for the LLM, OpenAI's and then those of other servers, in a request that may also have its vendor's own.
+"""Fields for the LLM, OpenAI's and then those of other servers, in a request that may also have fields of its vendor.
 
-`metadata` and `user` say which session it is of.
+`metadata` and `user` name the session.
 """
 NO_TEXT = "The user's message has no text; leave the message out to have the memory answered"
 
@@ -46,7 +46,7 @@ REQUEST_FIELDS = MESSAGE_FIELDS.union(RequestMessage.__struct_fields__)
 
 
 class ChatRequest(Struct, frozen=True):
-    """A request for a chat completion; other fields go on to the LLM as they are."""
+    """A request for a chat completion; other fields are passed on to the LLM."""
 
     messages: list[RequestMessage]
     model: str | None = None
@@ -54,18 +54,18 @@ class ChatRequest(Struct, frozen=True):
 
 
 class ChatTurn(Struct, frozen=True):
-    """The parts of a request that the gateway uses."""
+    """A request as the gateway uses it."""
 
     stream: bool
     model: str | None
     messages: list[RequestMessage]
     instructions: list[JsonObject]
     extra: dict[int, JsonObject]
-    """Further fields of the messages with tool calls, by index: their LLM wants them back."""
+    """Further fields of the messages with tool calls, by index, which their LLM wants back."""
     fields: JsonObject
     """All but `messages`, `model` and `stream`."""
     dialect: str = ""
-    """The dialect of the vendor whose fields say who calls."""
+    """The dialect of the vendor whose fields name the caller."""
     caller: Caller = Caller()
 
 
@@ -90,19 +90,19 @@ def read_request(payload: JsonObject) -> ChatTurn:
 
 
 def extra_fields(message: JsonObject) -> JsonObject:
-    """The further fields of a message, as far as the memory keeps those of an LLM's."""
+    """Return the further fields of a message; none if they are larger than the memory keeps."""
     extra = further_fields(message, REQUEST_FIELDS)
     return extra if len(msgspec.json.encode(extra)) <= MAX_EXTRA_BYTES else {}
 
 
 def without_vendor_fields(payload: JsonObject) -> JsonObject:
-    """The body of a request from a stack that hosts agents: numbers of callers are not for the LLM."""
+    """Return the body of a request from a stack that hosts agents, without its fields: they have phone numbers."""
     own = ("messages", "model", "stream")
     return {name: value for name, value in payload.items() if name in PASSED_ON or name in own}
 
 
 def with_caller(chat_turn: ChatTurn, payload: JsonObject, may_name: bool) -> ChatTurn:
-    """A request with who calls, as the fields beside its conversation say it; of no user unless it `may_name` one."""
+    """Return a request with its caller, from fields besides its conversation; with a user only if it `may_name` one."""
     said = ("messages", "input", "instructions")
     beside = {name: value for name, value in payload.items() if name not in PASSED_ON and name not in said}
     dialect, caller = read_caller(payload)
@@ -112,7 +112,7 @@ def with_caller(chat_turn: ChatTurn, payload: JsonObject, may_name: bool) -> Cha
 
 
 def with_images(body: JsonObject, request: Sequence[RequestMessage]) -> JsonObject:
-    """The body, in which the user's newest messages have the parts that a request has beside their text."""
+    """Return the body with the further parts, such as images, that the request has in messages of the user."""
     parts: dict[str, Any] = {
         content_text(one.content): one.content for one in request if one.role == "user" and has_other_parts(one.content)
     }
@@ -123,7 +123,7 @@ def with_images(body: JsonObject, request: Sequence[RequestMessage]) -> JsonObje
     for place in reversed(range(len(messages))):
         message = messages[place]
         text = message["content"] if message["role"] == "user" else None
-        if not isinstance(text, str):  # of the messages in front, which may have parts themselves
+        if not isinstance(text, str):  # one of the configured messages, which may have parts themselves
             continue
         if text in parts:
             messages[place] = {**message, "content": parts.pop(text)}
@@ -134,22 +134,22 @@ def with_images(body: JsonObject, request: Sequence[RequestMessage]) -> JsonObje
 
 
 def has_other_parts(content: Any) -> bool:
-    """True if a message has parts beside text, such as an image."""
+    """Return whether a message has parts besides text, such as an image."""
     parts = content if isinstance(content, list) else ()
     return any(isinstance(part, dict) and part.get("type") != "text" for part in parts)
 
 
 def caller_tool_names(tools: Any) -> frozenset[str]:
-    """The names of the tools that a caller defines, whatever it sent."""
+    """Return the names of the tools that a client defines, whatever it sent."""
     functions = (tool.get("function") for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
     names = (function.get("name") for function in functions if isinstance(function, dict))
     return frozenset(name for name in names if isinstance(name, str))
 
 
 def build_llm_request(context: JsonObject, chat_turn: ChatTurn, default_model: str | None, custom: bool) -> JsonObject:
-    """The body of the LLM request: the context, with the caller's other fields.
+    """Return the body of the LLM request: the context, with the client's other fields.
 
-    The model is the session's (`llm.model`, then `llm.params.model`), then `default_model`, then the caller's.
+    The model is the session's (`llm.model`, then `llm.params.model`), then `default_model`, then the client's.
     """
     own = {"messages", *(CUSTOM_FIELDS if custom else ())}
     fields = {name: value for name, value in chat_turn.fields.items() if name not in own}

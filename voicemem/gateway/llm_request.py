@@ -1,4 +1,4 @@
-"""One LLM request of the gateway: its answer goes to the caller as it comes, and into the journal at the same time."""
+"""One LLM request of the gateway: its answer is streamed to the client, and journaled at the same time."""
 
 import asyncio
 import logging
@@ -34,11 +34,11 @@ from voicemem.transcript.messages import WANTED_BACK
 from voicemem.transcript.state import State
 
 GATHER_S = 0.05
-"""How long the events of a reply gather between two commits: each costs as much as all the rest of a token."""
+"""How long the events of a reply gather between two commits: a commit costs as much as all other work on a token."""
 
 
 class ReplyWriter:
-    """Writes the events of a reply in order, in the background: the stream to the caller does not wait for the disk."""
+    """Writes the events of a reply in order, in the background: the stream to the client does not wait for the disk."""
 
     def __init__(
         self, recorder: Recorder, lease: ProducerLease, begin: Callable[[], Awaitable[None]] | None = None
@@ -52,13 +52,13 @@ class ReplyWriter:
         self.awaited = asyncio.Event()
         """Set while someone waits until everything is written."""
         self.is_incomplete = False
-        """True if an event could not be stored; a later event may make up for it."""
+        """True if an event could not be stored; the end of the reply may make up for it."""
         self.refused: Refused | None = None
         self.error: VoicememError | None = None
         """The error that kept the last events from being stored."""
 
     def add(self, *events: ProducedEvent) -> None:
-        """Write events, together with all others that have gathered since the last commit."""
+        """Write events, together with all others since the last commit."""
         self.pending += events
         if self.task is None:
             self.task = asyncio.create_task(self.run())
@@ -85,7 +85,7 @@ class ReplyWriter:
             self.task = None
 
     async def flush(self) -> None:
-        """Wait until everything is written; that happens even if the caller is cancelled."""
+        """Wait until everything is written, which happens even if the waiting task is cancelled."""
         self.awaited.set()
         while self.task is not None:
             await asyncio.shield(self.task)
@@ -95,7 +95,7 @@ class ReplyWriter:
 async def record(
     recorder: Recorder, lease: ProducerLease, events: Iterable[ProducedEvent], position: int | None = None
 ) -> Stream | None:
-    """Journal events; the session's row after them. None when the journal does not end at the `position` given.
+    """Journal events, and return the session's row after them; None if the journal does not end at `position`.
 
     Raises `Refused` for the first refused event, `StoreUnavailable`.
     """
@@ -109,14 +109,14 @@ async def record(
 
 
 LOOK_BACK = 256
-"""How many of the newest open replies are looked at. The session's next request finds a reply that was left open, so
-there cannot be many after it; the bound keeps the search cheap in a long session."""
+"""How many of the newest open replies are searched. The session's next request finds a reply that was left open, so
+few can follow it, and the search stays cheap in a long session."""
 
 
 def ends_of_unfinished(state: State, producer: str, running: Container[str]) -> list[LlmDone]:
-    """An end for each open reply that this producer began, except those whose items are in `running`.
+    """Return an end for each open reply that this producer began, except those whose items are in `running`.
 
-    The end has the time at which the reply last grew, so that a later interruption sees it as it was then.
+    It has the time of the reply's last text, so that a later interruption applies to the reply as it was then.
     """
     ends = []
     for number, _, id in state.unfinished[-LOOK_BACK:]:
@@ -129,10 +129,10 @@ def ends_of_unfinished(state: State, producer: str, running: Container[str]) -> 
 
 LOG = logging.getLogger("voicemem.llm")
 VALID_ITEM = re.compile(rf"[!-~]{{1,{MAX_ID_CHARACTERS - len(disconnect_id(''))}}}")
-"""An id of an answer that may become the item of the reply, which a header names."""
+"""An id of an answer that may become the item of the reply, which is sent in a header."""
 METRIC_USE = "gateway"
 REFUSED_STATUSES = (400, 415, 422)
-"""Statuses of an LLM that does not take the messages as they are."""
+"""Statuses of an LLM that rejects the form of the messages."""
 MAX_ALTERNATING = 1_000
 NO_IMAGES = "The LLM does not take this message, which has more than text"
 
@@ -144,13 +144,13 @@ class GatewayDeps(Struct, frozen=True):
     claims: Claims
     recorder: Recorder
     alternating: dict[tuple[str, Any], None] = field(default_factory=dict)
-    """URLs and models of LLMs that refused messages whose roles do not alternate, the last one last."""
+    """URLs and models of LLMs that refused messages whose roles do not alternate, the newest last."""
     reserved: set[tuple[int, str]] = field(default_factory=set)
-    """Session key and item of each reply in progress, which may not be in the journal yet."""
+    """The session key and item of each reply in progress, which may not be in the journal yet."""
 
 
 class PreparedTurn(Struct, frozen=True, kw_only=True):
-    """The common part of all LLM requests for one answer."""
+    """The data that all LLM requests for one answer share."""
 
     stream: Stream
     read_model: ReadModel
@@ -168,12 +168,12 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
 
 
 class LlmRequest:
-    """A request to an LLM, sent once: with `chunks` or with `complete`.
+    """A request to an LLM, sent once, with `chunks` or with `complete`.
 
-    `alternated` makes its body with alternating roles, for an LLM that may refuse others. `item` is that of the reply
-    that it continues, `earlier_text` the text of the reply from earlier requests. The journal gets the end of the reply
-    exactly once: from `finish`, from `fail`, or, when the caller hangs up, from `close`. Text that could not be
-    journaled while it was streamed is repeated in full in that end.
+    `alternated` makes its body with alternating roles, for an LLM that may refuse others. `item` is the reply that it
+    continues, `earlier_text` the text of that reply so far. The journal gets the end of the reply exactly once: from
+    `finish`, from `fail`, or, when the client disconnects, from `close`. If text could not be journaled while it was
+    streamed, the end has the whole text.
     """
 
     def __init__(
@@ -193,9 +193,9 @@ class LlmRequest:
         self.service_tool_names = frozenset(tool["function"]["name"] for tool in tools)
         """Tools that the service runs itself: the reply continues after them."""
         self.withheld_tool_names = frozenset() if tools else turn.reserved_tool_names
-        """Tools that the caller does not have and the service does not run this time: calls of them are dropped."""
+        """Tools that the client does not have and the service does not run this time: calls to them are dropped."""
         self.failure_message = parse_config(turn.stream.config).llm.failure_message or ""
-        """Spoken when the LLM fails; nothing is when it is blank."""
+        """Spoken when the LLM fails, unless it is blank."""
         self.earlier_text = earlier_text
         self.turn_id, self.ignored = turn.turn_id, turn.ignored
         self.continues = item is not None
@@ -210,17 +210,17 @@ class LlmRequest:
         )
         self.created_s, self.started_s = self.now() // 1000, time.monotonic()
         self.result = "cancelled"
-        """For the metrics; stays when neither `finish` nor a failure is reached: the caller has hung up."""
+        """For the metrics; it stays so if the client disconnects before `finish` or a failure."""
         self.has_started = False
         self.is_sent = False
-        """True if the caller got any of the answer's text."""
+        """True if the client got any of the answer's text."""
         self.is_ended = False
         """True if the end of the reply is in the journal, or about to be."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Each chunk of the answer as it came, or all of one that is no stream; then it is in the journal.
+        """Yield the chunks of the answer as they come, or the whole answer. At the end it is journaled.
 
-        Raises `LlmFailed` where there is no failure message, `Refused`, `StoreUnavailable`.
+        Raises `LlmFailed` if there is no failure message, `Refused`, `StoreUnavailable`.
         """
         failed: LlmFailed | None = None
         is_stream = bool(self.body["stream"])
@@ -243,8 +243,8 @@ class LlmRequest:
             await self.close()
 
     async def receive_chunks(self) -> AsyncGenerator[bytes, None]:
-        """The chunks, each handed to the writer first. Raises `LlmFailed`, `Refused`."""
-        done, finish = False, list[bytes]()  # a reason to end is kept back, as text may still come after it
+        """Yield the chunks, each after its text went to the writer. Raises `LlmFailed`, `Refused`."""
+        done, finish = False, list[bytes]()  # a finish reason is held back, since text may still follow it
         async with aclosing(self.events()) as events:
             async for data in events:
                 if data == DONE:
@@ -278,7 +278,7 @@ class LlmRequest:
         self.check_not_empty()
 
     async def receive_whole(self) -> AsyncGenerator[bytes, None]:
-        """The answer in one piece. Raises `LlmFailed`."""
+        """Yield the answer in one piece. Raises `LlmFailed`."""
         async with aclosing(self.events()) as events:
             async for data in events:
                 self.answer.add_chunk(data)
@@ -287,7 +287,7 @@ class LlmRequest:
                 yield self.answer.well_formed(data, self.head)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The events of the LLM's stream, or its whole answer. Raises `LlmFailed`."""
+        """Yield the events of the LLM's stream, or its whole answer. Raises `LlmFailed`."""
         while True:
             try:
                 if not self.body["stream"]:
@@ -302,16 +302,16 @@ class LlmRequest:
                     raise
 
     def alternates_after(self, error: LlmFailed) -> bool:
-        """Return whether an LLM that refused the messages is asked once more, with roles that alternate."""
+        """Return whether to ask an LLM that refused the messages once more, with alternating roles."""
         if error.why not in REFUSED_STATUSES or self.alternated is None:
             return False
         refused, self.body, self.alternated = self.body, self.alternated(), None
-        encode = msgspec.json.encode  # what is JSON already is in one of them at most
+        encode = msgspec.json.encode  # at most one of the two has messages as encoded JSON
         self.is_alternated = encode(refused["messages"]) != encode(self.body["messages"])
         return self.is_alternated
 
     async def complete(self) -> bytes:
-        """The whole answer as it came; it is in the journal by then. Raises what `chunks` does."""
+        """Return the whole answer, once it is journaled. Raises as `chunks`."""
         async with aclosing(self.chunks()) as chunks:
             return b"".join([data async for data in chunks])
 
@@ -350,7 +350,7 @@ class LlmRequest:
             self.started_s = 0.0
 
     async def finish(self) -> None:
-        """Write the end of the reply and its tool calls. Raises what kept them from being stored."""
+        """Write the end of the reply and its tool calls. Raises the error that prevents their storage."""
         self.is_ended, self.result = True, "answered"
         if not self.must_continue:
             self.writer.add(self.end_event())
@@ -360,7 +360,7 @@ class LlmRequest:
             raise self.writer.error
 
     def call_events(self) -> Iterator[ToolCall]:
-        """The tool calls with a name and an id that events can hold: these can be stored and answered."""
+        """Yield the tool calls whose name and id events can hold: only these can be stored and answered."""
         now, most = self.now(), MAX_ID_CHARACTERS
         names = self.withheld_tool_names
         calls = [
@@ -393,16 +393,16 @@ class LlmRequest:
         return bool(calls) and all(call.name in self.service_tool_names and call.id for call in calls)
 
     async def wait_until_written(self) -> None:
-        """Wait until everything is written; if some of the text was not, write another end with all of it."""
+        """Wait until everything is written. If some text could not be, write another end with the whole text."""
         await self.writer.flush()
         if self.writer.is_incomplete and self.writer.refused is None and not self.must_continue:
             self.writer.add(self.end_event())
             await self.writer.flush()
 
     async def fail(self, error: LlmFailed) -> None:
-        """Write that the LLM failed. Raises the same error where there is no failure message.
+        """Write that the LLM failed. Raises the same error if there is no failure message.
 
-        Raises `Refused` (`invalid_field`) where the LLM refused a message with an image.
+        Raises `Refused` (`invalid_field`) if the LLM refused a message with an image.
         """
         self.is_ended = True
         refuses_parts = error.why in REFUSED_STATUSES and any(
@@ -426,37 +426,37 @@ class LlmRequest:
             raise self.writer.error
 
     async def close(self) -> None:
-        """Count the request; if the caller left in the middle, end the reply."""
+        """Count the request. If the client disconnected before its end, end the reply."""
         self.deps.recorder.telemetry.metrics.llm_calls.labels(METRIC_USE, self.result).inc()
         if not self.is_ended and self.answer.size:
             self.is_ended = True
             end = structs.replace(self.end_event(), id=disconnect_id(self.item or ""))
-            nothing_came = not self.is_sent and not self.earlier_text  # so it is withdrawn
+            nothing_came = not self.is_sent and not self.earlier_text  # then the reply is withdrawn
             self.writer.add(LlmCancel(turn_id=self.turn_id, item=self.item, ts=self.now()) if nothing_came else end)
             await self.wait_until_written()
-        # A reply that continues keeps its item reserved, or a request that comes in between would end it as unfinished.
+        # A reply that continues keeps its item reserved, or another request meanwhile would end it as unfinished.
         if not self.must_continue:
             await self.release()
 
     async def begin_reply(self) -> None:
-        """Tell the other nodes, before the journal shows it, that the reply is under way."""
+        """Tell the other nodes that the reply is in progress, before the journal shows it."""
         if self.item is not None and not self.continues:
             await self.deps.claims.begin_reply(self.turn.lease.key, self.item, self.deps.recorder.node.token)
 
     async def release(self) -> None:
         if self.item is not None:
             self.deps.reserved.discard((self.turn.lease.key, self.item))
-            with suppress(StoreUnavailable):  # it is gone with this node, and the journal has the end of the reply
+            with suppress(StoreUnavailable):  # the claim ends with this node, and the journal has the reply's end
                 await self.deps.claims.end_reply(self.turn.lease.key, self.item)
 
     def end_event(self) -> LlmDone:
-        """The end of the reply; with its text if the journal does not have all of it."""
+        """Return the end of the reply, with its text if the journal does not have all of it."""
         written = bool(self.body["stream"]) and not self.writer.is_incomplete
         text = None if written else self.earlier_text + "".join(self.answer.text) or None
         return LlmDone(turn_id=self.turn_id, item=self.item, text=text, ts=self.now())
 
     def head(self) -> JsonObject:
-        """The fields of a completion or chunk beside its choices, for one that lacks them."""
+        """Return the fields of a completion or chunk besides its choices, for one that lacks them."""
         model, name = self.body.get("model"), CHUNK if self.body["stream"] else WHOLE
         return {
             "id": self.item or f"chatcmpl-{self.turn_id}",
@@ -466,7 +466,7 @@ class LlmRequest:
         }
 
     def reserve_item(self, item: str | None) -> str:
-        """Reserve the item of the reply if it is valid and free, else a new one."""
+        """Reserve the item of the reply if it is valid and free, else a new one. Return the item."""
         key, known, reserved = self.turn.lease.key, self.turn.read_model.state.items, self.deps.reserved
         if item is None or not VALID_ITEM.fullmatch(item) or item in known or (key, item) in reserved:
             item = f"chatcmpl-{self.deps.recorder.runtime.new_id()}"

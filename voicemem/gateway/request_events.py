@@ -1,4 +1,4 @@
-"""The events that a request adds to the memory: words, tool calls and their results, and replies that are withdrawn."""
+"""The events that a request adds to the memory: words, tool calls and their results, and withdrawals of replies."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -25,11 +25,11 @@ from voicemem.transcript.state import Reply, Turn
 from voicemem.transcript.whole_words import units_of
 
 MARKS = " \n\t.,;:!?…。、，！？"
-"""Signs that may be between two utterances that were sent as one."""
+"""Characters that may separate two utterances that were sent as one."""
 PAUSE_MS = 2_000
-"""The pause between the end of a reply and later words, from which the words are new."""
+"""Words that come so long after the end of a reply are new."""
 RUNNING = ("IN_PROGRESS", "The tool call is still in progress.")
-"""How the results begin that Pipecat and LiveKit send for tools that are still running."""
+"""The beginnings of the results that Pipecat and LiveKit send for tools that are still running."""
 UNKNOWN_TOOL_CALL = "The session has no tool call with this id"
 TOO_LONG_CALL = f"The session takes tool calls whose id and name have 1 to {MAX_ID_CHARACTERS} characters"
 
@@ -42,22 +42,22 @@ class NewInput(Struct, frozen=True):
     pending_text: str | None = None
     """The user's words, if the memory does not show them yet because their transcript is still to come."""
     ignored: tuple[int, ...] = ()
-    """Indexes of the request's messages that the memory does not have and cannot take."""
+    """Indexes of the request's messages that the memory lacks and cannot take."""
 
 
 def disconnect_id(item: str) -> str:
-    """The id of the `llm.done` of a reply whose client left in the middle of it."""
+    """Return the id of the `llm.done` of a reply whose client left before its end."""
     return f"disconnected:{item}"
 
 
 def shared_id(kind: Literal["call", "running", "result"], call_id: str) -> str | None:
-    """The id of the event of a tool call, or of its result, that other stacks' reports of it have too."""
+    """Return the event id of a tool call, or of its result, that other stacks' reports of it have too."""
     id = f"{kind}:{call_id}"
     return id if len(id) <= MAX_ID_CHARACTERS else None
 
 
 class InputReader:
-    """Reads one request beside the memory as it is."""
+    """Reads the events of one request, given the memory as it is."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class InputReader:
         self.calls = {index: calls_of(messages[index]) for index in self.conversation}
         """The tool calls of each message."""
         self.known_calls = {index: list(self.places_of_calls(index)) for index in self.conversation}
-        """The places in the memory of tool calls that each message makes or answers: the turn, the index there."""
+        """The memory's places (turn, index in it) of the tool calls that each message makes or answers."""
         self.spoken = list(self.spoken_messages())
         self.events: list[ProducedEvent] = []
         self.ignored: list[int] = []
         self.pending_text: str | None = None
         self.grown: str | None = None
-        """The rest of the newest words, if the memory has their beginning."""
-        # A client may send what was said to it alone: that its conversation lacks a reply says nothing then.
+        """The rest of the newest words, if the memory has only their beginning."""
+        # A client may send only the user's words: then a reply that its conversation lacks may still have been heard.
         self.has_replies = any(messages[index].role == "assistant" for index in self.conversation)
 
     def read(self) -> NewInput:
@@ -109,13 +109,13 @@ class InputReader:
         return NewInput(self.turn_of_reply(turn), events, self.pending_text, tuple(self.ignored))
 
     def turn_of_reply(self, number: int) -> int:
-        """The turn of a reply to what is in a turn: a later one, if the agent has spoken there already."""
+        """Return the turn of a reply to a turn: a later one, if the agent has already spoken there."""
         later = self.state.turn_numbers[bisect_right(self.state.turn_numbers, number) :]
         answered = (one for one in reversed(later) if standing_replies(self.state, self.state.turns[one]))
         return next(answered, number)
 
     def spoken_messages(self) -> Iterator[Spoken]:
-        """The messages with text, each with the newest turn of the tool calls before it."""
+        """Yield the messages with text, each with the tool calls around it that the memory knows."""
         after_turn, after_ms = -1, -1
         before, following = dict[int, int | None](), None
         for index in reversed(self.conversation):
@@ -144,7 +144,7 @@ class InputReader:
         )
 
     def is_unanswered(self, turn: Turn) -> bool:
-        """True if the reply to a turn was left by its client, or failed without a word."""
+        """Return whether the client of the reply to a turn left, or the reply failed without a word."""
         replies = standing_replies(self.state, turn)
         if any(reply.is_failure for reply in replies):
             return False  # the failure was spoken: what the user says after it is new
@@ -156,7 +156,7 @@ class InputReader:
         return failed is not None and max(begun, default=failed) <= failed
 
     def withdraw_replies(self, last_match: LastMatch) -> None:
-        """Cancel the replies that the client's conversation lacks, to the words or results that it ends with."""
+        """Cancel the replies, to the words or tool results that the client's conversation ends with, that it lacks."""
         met = self.known[last_match.known].turn_id if last_match.known >= 0 else -1
         places = list(chain.from_iterable(self.known_calls.values()))
         number = max((met, *(self.turn_of_reply(turn) for turn in {turn for turn, _ in places})))
@@ -187,7 +187,7 @@ class InputReader:
         self.events += (LlmCancel(turn_id=one.turn, item=one.item) for one in replies if one.item not in withdrawn)
 
     def note_cuts(self, last_match: LastMatch) -> None:
-        """Note what was heard of replies of which the client has the beginning alone, if no one else reports it."""
+        """Interrupt the replies that the client has only the beginning of, if no one else reports what was heard."""
         for place, at in last_match.begun:
             message = self.known[at]
             if self.spoken[place].index == self.conversation[-1]:
@@ -200,12 +200,13 @@ class InputReader:
                     break
 
     def is_thrown_away(self, reply: Reply) -> bool:
-        """True for a reply that the client's conversation lacks, if that says that it was never played."""
+        """Return whether a reply that the client's conversation lacks was never played."""
         return is_withdrawable(reply) and (self.has_replies or self.was_left(reply))
 
     def grown_words(self, last_match: LastMatch, new: Sequence[Spoken]) -> str | None:
-        """The words after the memory's newest ones, where the client has both as one message; the reply that it
-        asked for ahead, after the first of them, is withdrawn.
+        """Return the words after the memory's newest ones, where the client sends both as one message; None otherwise.
+
+        The reply that it requested after the first of them is withdrawn.
         """
         place = next((at for at in reversed(range(len(self.known))) if self.known[at].role == "user"), -1)
         turn = self.state.turns.get(self.state.utterance_turn)
@@ -225,9 +226,9 @@ class InputReader:
         return rest
 
     def is_first_made_ahead(self, reply: Reply) -> bool:
-        """True for the first reply of a session, if the client may send the whole conversation, which has none yet.
+        """Return whether this is the first reply of a session, which a client that sends the whole conversation lacks.
 
-        Such a client sends its instructions too; one that sends a message at a time asks after the reply was heard.
+        Such a client sends its instructions too; one that sends a message at a time waits until the reply was heard.
         """
         is_first = not any(one.role == "assistant" and one.turn_id < reply.turn for one in self.known)
         sends_all = len(self.conversation) == 1 < len(self.messages)
@@ -235,7 +236,7 @@ class InputReader:
         return is_first and sends_all and is_withdrawable(reply) and self.now - reply.begin < heard_ms + PAUSE_MS
 
     def was_left(self, reply: Reply) -> bool:
-        """True if the client left in the middle of a reply."""
+        """Return whether the client left before the end of a reply."""
         return bool(reply.item) and self.state.has_event(disconnect_id(reply.item or ""))
 
     def places_of_calls(self, index: int) -> Iterator[tuple[int, int]]:
@@ -245,7 +246,7 @@ class InputReader:
                 yield place
 
     def waiting_words(self, last_match: LastMatch, new: Sequence[Spoken]) -> set[int]:
-        """The indexes of words that the newest turn has as speech, in the recogniser's words, and has no reply to."""
+        """Return the indexes of words that the newest turn has as a transcript, and that have no reply yet."""
         turn = self.state.turns.get(self.state.newest_turn)
         if turn is None or not (turn.segments and new and new[-1].role == "user"):
             return set()
@@ -271,7 +272,7 @@ class InputReader:
         return {one.index for one in (run if whole else run[:1])}
 
     def take(self, begin: int, turn: int, waiting: set[int]) -> int:
-        """Make the events of what is new, from an index on; the turn of the reply."""
+        """Make the events of the new messages, from an index on. Return the turn of the reply."""
         newest, made = self.state.newest_turn, dict[str, int]()
         said = {one.index: one.text for one in self.spoken if one.index >= begin}
         for index in self.conversation:
@@ -298,7 +299,7 @@ class InputReader:
         return turn
 
     def take_calls(self, index: int, turn: int, made: dict[str, int]) -> None:
-        """Take tool calls that the memory does not know: they were made before it began, or beside the gateway."""
+        """Take tool calls that the memory lacks: they were made before it began, or without the gateway."""
         calls, extra = self.calls[index], self.extra.get(index)
         of_message = ({"group": calls[0]["id"]} if len(calls) > 1 else {}) | ({"message": extra} if extra else {})
         for call in calls:
@@ -314,7 +315,7 @@ class InputReader:
             self.events.append(structs.replace(event, metadata=metadata, id=shared_id("call", call["id"])))
 
     def take_result(self, index: int, begin: int, made: dict[str, int], turn: int) -> int:
-        """Take the result of a tool call that has none, wherever it stands; the turn of the call."""
+        """Take the result of a tool call that has none yet, anywhere in the request. Return the turn of the call."""
         call_id, text = self.messages[index].tool_call_id or "", content_text(self.messages[index].content)
         place = self.state.tool_calls.get(call_id)
         if place is None and call_id not in made:
@@ -330,7 +331,7 @@ class InputReader:
                 turn, made[call_id] = made[call_id], -1
             return turn
         record = self.state.tool_record(place)
-        # A result for a call that is forgotten is ignored; so is a second one, unless the tool was still running.
+        # A result of a forgotten call is ignored, and so is a second result, unless the tool was still running.
         forgotten = (self.state.forgotten or Forgotten()).covers(place[0], record.order)
         is_answered = record.answered and (is_running(text) or not is_running(msgspec.json.decode(record.result)))
         if not (is_answered or forgotten or made.get(call_id) == -1):
@@ -344,12 +345,12 @@ class InputReader:
 
 
 def is_running(result: Any) -> bool:
-    """True for what frameworks send in place of the result of a tool that is still running."""
+    """Return whether this is the placeholder that frameworks send while a tool is still running."""
     return isinstance(result, str) and result.startswith(RUNNING)
 
 
 def beginning(text: str, held: str) -> str | None:
-    """The beginning of a reply that says what a client has of it; None if that is all of it, or no beginning."""
+    """Return the beginning of a reply's text that a client holds; None if it holds all of it, or other words."""
     whole, key = text_key(text), text_key(held)
     if whole == key or not whole.startswith(key):
         return None
@@ -360,7 +361,7 @@ def beginning(text: str, held: str) -> str | None:
 
 
 def calls_of(message: RequestMessage) -> list[dict[str, Any]]:
-    """The tool calls of a message, each with `id`, `name`, `arguments`, and what its LLM wants back of it."""
+    """Return the tool calls of a message, each with `id`, `name`, `arguments`, and fields that its LLM wants back."""
     calls = []
     for call in message.tool_calls if isinstance(message.tool_calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
@@ -373,6 +374,6 @@ def calls_of(message: RequestMessage) -> list[dict[str, Any]]:
 
 
 def is_withdrawable(reply: Reply) -> bool:
-    """True if a reply of the gateway's may never have been played: nothing was reported of it."""
+    """Return whether a reply of the gateway may never have been played: nothing was reported about it."""
     ours = reply.producer == GATEWAY_PRODUCER and reply.source == "llm" and reply.item is not None
     return ours and not (reply.is_failure or reply.progress or reply.cut_ts is not None)

@@ -1,4 +1,4 @@
-"""The session of a request whose path names none: stacks that host agents have one URL for all of their calls."""
+"""The session of a request whose path names none: stacks that host agents use one URL for all their calls."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ SESSION_HEADER = "X-Voicemem-Session"
 
 
 class HostedVendor(NamedTuple):
-    """The fields in which a vendor's requests for a custom LLM say which call they are of, and who calls."""
+    """The fields in which a vendor's requests to a custom LLM name the call and its caller."""
 
     dialect: str
     holder: str
@@ -46,16 +46,16 @@ NO_SESSION = (
 
 
 class SessionAddress(NamedTuple):
-    """The session that a request names: one of the two fields is set."""
+    """The session that a request names; at least one of the fields is set."""
 
     session_id: str | None
     user_id: str | None
 
 
 def read_address(header: str | None, payload: JsonObject, own_id: str | None = None) -> SessionAddress:
-    """Read which session a request is of; `own_id` is that of the token it came with.
+    """Read the session that a request names; `own_id` is the session of its token.
 
-    Raises `Refused` (`invalid_field`, and `missing_field` where it names neither session nor user).
+    Raises `Refused` (`invalid_field`, and `missing_field` if it names neither session nor user).
     """
     user_id = read_text(payload, "user", "user")
     if user_id is not None and len(user_id) > MAX_USER_CHARACTERS:
@@ -73,13 +73,13 @@ def read_address(header: str | None, payload: JsonObject, own_id: str | None = N
 
 
 def read_caller(payload: JsonObject) -> tuple[str, Caller]:
-    """Read who calls from the fields of a vendor, and the dialect of that vendor."""
+    """Read the dialect of a vendor, and the caller from its fields."""
     vendor = next((one for one in VENDORS if isinstance(payload.get(one.holder), dict)), None)
     return ("", Caller()) if vendor is None else (vendor.dialect, vendor.caller.read(payload) or Caller())
 
 
 def read_text(holder: Any, name: str, place: str) -> str | None:
-    """The text of a field; None where it is missing or empty. Raises `Refused` (`invalid_field`)."""
+    """Return the text of a field; None if it is missing or empty. Raises `Refused` (`invalid_field`)."""
     value = holder.get(name) if isinstance(holder, dict) else None
     if value is None or value == "":
         return None
@@ -95,10 +95,10 @@ class SessionLocator:
         self.sessions = sessions
         self.endpoints = endpoints
         self.locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """By project and user; held while a user's session is looked for, so that two requests begin one."""
+        """By project and user; held while a user's session is looked up, so that two requests begin one."""
 
     async def locate(self, project: str, address: SessionAddress, key_id: str | None, may_create: bool) -> Stream:
-        """The session of a request. Raises `Refused` (`unknown_session`, `session_erased`, `llm_not_configured`…)."""
+        """Return a request's session. Raises `Refused` (`unknown_session`, `session_erased`, `llm_not_configured`…)."""
         if address.session_id is not None:
             return await self.find(project, address.session_id, address.user_id, key_id, may_create)
         assert address.user_id is not None

@@ -1,8 +1,8 @@
-"""LLM requests one after the other, while the LLM calls tools that the service runs itself: its working memory's.
+"""The tool loop: one LLM request after another, while the LLM calls tools that the service runs (working memory).
 
-The caller sees one answer. Calls of the service's own tools are removed from it, run, and journaled with their
-results, and the LLM is asked again with them in its context. When the LLM also calls tools of the caller's, the loop
-ends and the caller continues.
+The client sees one answer. Calls to the service's own tools are removed from it, run, and journaled with their
+results, and the LLM is asked again with them in its context. When the LLM also calls tools of the client, the loop
+ends and the client continues.
 """
 
 import json
@@ -19,24 +19,24 @@ from voicemem.protocol.events import ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
 
 MAX_ROUNDS = 8
-"""LLM requests for one answer; the last one is offered no tools."""
+"""The most LLM requests for one answer; the last one offers no tools of the service."""
 MakeRequest = Callable[[str | None, bool, str], Awaitable[LlmRequest]]
-"""Prepares the next LLM request of the same answer: the reply's item, whether it is the last, the text so far."""
+"""Prepares the next LLM request of an answer, from the reply's item, whether it is the last, and the text so far."""
 Execute = Callable[[ChatToolCall], Awaitable[JsonObject]]
-"""Runs a tool call; the tool message. Raises `Refused`, `StoreUnavailable`."""
+"""Runs a tool call, and returns the tool message. Raises `Refused`, `StoreUnavailable`."""
 
 
 class ToolLoop:
-    """Answers as an `LlmRequest` does, for an LLM that has tools of the service's own."""
+    """Answers like an `LlmRequest`, for an LLM that is offered the service's own tools."""
 
     def __init__(self, first: LlmRequest, make_request: MakeRequest, execute: Execute) -> None:
         self.request = first
-        """The newest one."""
+        """The newest request."""
         self.make_request = make_request
         self.execute = execute
         self.turn_id, self.ignored = first.turn_id, first.ignored
         self.earlier_text, self.earlier_usage = "", dict[str, Any]()
-        """The text of the requests that are finished, and what they took."""
+        """The text of the finished requests, and their usage."""
 
     @property
     def item(self) -> str | None:
@@ -76,7 +76,7 @@ class ToolLoop:
         return data
 
     def with_usage(self, data: bytes) -> bytes:
-        """A chunk or completion whose usage is that of all requests for the answer."""
+        """Return a chunk or completion with the usage of all requests for the answer."""
         if not self.earlier_usage or b'"usage"' not in data:
             return data
         payload: Any = json.loads(data)
@@ -85,7 +85,7 @@ class ToolLoop:
         return json.dumps(payload).encode()
 
     async def prepare_next(self, is_last: bool) -> None:
-        """Run the tools that the LLM called, and prepare the next request; the last one gets no tools of ours."""
+        """Run the tools that the LLM called, and prepare the next request; the last one offers none of these tools."""
         request, ready = self.request, False
         self.earlier_usage = add_usage(self.earlier_usage, request.answer.usage)
         try:
@@ -93,15 +93,15 @@ class ToolLoop:
             self.request = await self.make_request(request.item, is_last, self.earlier_text)
             ready = True
         finally:
-            # `must_continue` left the reply open for the next request. If that cannot be made, the reply would stay
-            # open until the session's next request finds it (`ends_of_unfinished`), so it is ended here.
+            # The reply was left open for the next request (`must_continue`). If that cannot be made, the reply ends
+            # here, or it would stay open until the session's next request (`ends_of_unfinished`).
             if not ready:
                 end = request.end_event()
                 await request.release()
                 await record(request.deps.recorder, request.turn.lease, [end])
 
     async def run_service_tools(self) -> None:
-        """Run the calls of the service's tools, and journal their results."""
+        """Run the calls to the service's tools, and journal their results."""
         request, results = self.request, list[ProducedEvent]()
         for tool_call in service_tool_calls(request) if request.result == "answered" else ():
             function = ChatFunction(tool_call.name, tool_call.arguments)
@@ -114,7 +114,7 @@ class ToolLoop:
 
 
 def add_usage(one: Any, other: Any) -> Any:
-    """Two counts of tokens added up, by their names; of what is not a number, the later one."""
+    """Return the sum of two counts of tokens, name by name; of values that are no numbers, the later one."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one | {name: add_usage(one[name], value) if name in one else value for name, value in other.items()}
     are_numbers = all(isinstance(value, int | float) for value in (one, other))
@@ -122,20 +122,20 @@ def add_usage(one: Any, other: Any) -> Any:
 
 
 def service_tool_calls(request: LlmRequest) -> list[PartialToolCall]:
-    """The calls of tools that the service runs; a call without an id cannot be answered."""
+    """Return the calls to tools that the service runs; a call without an id cannot be answered."""
     names = request.service_tool_names
     return [call for call in request.answer.tool_calls if call.name in names and call.id]
 
 
 def without_service_calls(data: bytes, request: LlmRequest, complete: bool = False) -> bytes | None:
-    """A chunk or completion as the caller gets it; None for a chunk in which nothing is left."""
+    """Return a chunk or completion without calls to the service's tools; None for a chunk with nothing left."""
     tool_calls = request.answer.tool_calls
     withheld = [call for call in tool_calls if call.name in request.withheld_tool_names]
     removed = [*service_tool_calls(request), *withheld]
     if not removed:
         return data
-    # If nothing is left that the caller could run, "tool_calls" as the reason would make it wait for calls that never
-    # come: its answer is simply over.
+    # If no call is left that the client could run, the finish reason "tool_calls" would make it wait for calls that
+    # never come.
     continues = request.calls_only_ours
     stops = len(removed) == len(tool_calls) and not continues
     ids = {call.id for call in removed if call.id}
@@ -144,7 +144,7 @@ def without_service_calls(data: bytes, request: LlmRequest, complete: bool = Fal
     empty = True
     for choice in payload.get("choices") or ():
         delta = choice.get("delta") or choice.get("message") or {}
-        # They are matched by index or by id: only the first fragment has the id, and some servers send no index.
+        # Calls are matched by index or by id: only the first fragment has the id, and some servers send no index.
         if fragments := delta.get("tool_calls"):
             left = [one for one in fragments if one.get("index") not in places and one.get("id") not in ids]
             delta["tool_calls"] = left
@@ -154,6 +154,6 @@ def without_service_calls(data: bytes, request: LlmRequest, complete: bool = Fal
             choice["finish_reason"] = "stop"
         over = choice.get("finish_reason") is not None and not continues
         empty = empty and not (over or any(value for name, value in delta.items() if name != "role"))
-    # Of several requests for one answer, the last one says why it ends and what it took.
+    # Of several requests for one answer, only the last one gives the finish reason and the usage.
     dropped = empty and not complete and (continues or payload.get("choices"))
     return None if dropped else msgspec.json.encode(payload)

@@ -1,7 +1,7 @@
 """Vectors of queries, messages and memories.
 
-A search waits a little for the vector of its query, and goes by words alone when it is late. The vectors of texts are
-made in the background: never before an ack, a read or a search.
+A search waits a little for the vector of its query, and uses words alone if it is late. The vectors of texts are made
+in the background: no ack, read or search waits for them.
 """
 
 import asyncio
@@ -28,26 +28,26 @@ CHECKED_AT_ONCE = 200
 SAVED_AT_ONCE = 16
 """Vectors of one transaction: 100 KB."""
 CHECK_INTERVAL_S = 300.0
-"""The time between two checks of all sessions, and of what the store can do with vectors."""
+"""The time between two checks of all sessions, and of the store's support for vectors."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 REJECTED = (400, 413, 422)
-"""Statuses by which embedders refuse a text, such as one that is too long for them."""
+"""Statuses with which embedders refuse a text, such as one that is too long for them."""
 PROBE = "Hello."
-"""A text that every embedder takes, unless it takes none."""
+"""A text that every working embedder takes."""
 MAX_CACHED = 500
-"""Vectors of queries that are kept for the next pages of a search, and for who asks the same: about 3 MB."""
+"""Vectors of queries that are kept for further pages of a search and for repeated queries: about 3 MB."""
 MAX_ASKED = 32
-"""Requests at a time; a search that comes on top of them does not wait."""
+"""Concurrent requests; a search beyond that does not wait, and goes by words."""
 MAX_LATE = 3
 QUIET_S = 5.0
-"""Late or failed answers in a row after which no search waits for some time."""
+"""After `MAX_LATE` late or failed answers in a row, no search waits for `QUIET_S` seconds."""
 Vector = bytes | None
 
 
 class QueryVectors:
-    """Asks an embedder for the vectors of queries, each at most once at a time.
+    """Asks an embedder for the vectors of queries; equal queries share a request.
 
-    It gets them redacted, as the texts are that they are compared with.
+    Queries are redacted first, as the texts are that they are compared with.
     """
 
     def __init__(self, embedder: Embedder, wait_ms: int, rules: Rules | None = None) -> None:
@@ -61,7 +61,7 @@ class QueryVectors:
         self.quiet_until = 0.0
 
     def begin(self, query: str) -> Callable[[], Awaitable[Vector]]:
-        """Ask for a vector; what is returned waits for it, and gives None when it did not come in time."""
+        """Request a vector. Return a function that waits for it, and returns None if it does not come in time."""
         if self.rules is not None:
             query = redact_text(query, START, self.rules)[0]
         if query in self.cached:
@@ -77,7 +77,7 @@ class QueryVectors:
         return lambda: self.wait_for(task, deadline)
 
     async def wait_for(self, task: asyncio.Task[Vector], deadline: float) -> Vector:
-        """The answer, if it is there by the deadline; it is kept for the next search if it comes later."""
+        """Return the answer if it comes by the deadline; a later one is kept for the next search."""
         loop = asyncio.get_running_loop()
         done, _ = await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
         vector = task.result() if done and not task.cancelled() else None
@@ -104,18 +104,18 @@ class QueryVectors:
 
 
 class EmbeddingQueue(NamedTuple):
-    """The places of texts of one kind and their vectors."""
+    """The stored vectors of one kind of text, and the streams that changed since."""
 
     vectors: StoredVectors
     changed: dict[int, None]
-    """Streams of which something came since their texts got vectors, by key."""
+    """The keys of the streams with new texts, in order."""
 
     def note(self, keys: Iterable[int]) -> None:
         self.changed.update(dict.fromkeys(keys))
 
 
 class VectorMaker:
-    """Gives each message of the index, and each memory, a vector. What is left undone is found by what has none."""
+    """Gives each message of the index, and each memory, a vector. Whatever was missed is found later as without one."""
 
     def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node: NodeIdentity) -> None:
         self.store = store
@@ -126,7 +126,7 @@ class VectorMaker:
         self.runtime = runtime
         self.node = node
         self.support: VectorSupport | None = None
-        """None until the store has said what it can do."""
+        """The store's support for vectors; None until it was asked."""
         self.failures = 0
 
     @property
@@ -134,20 +134,20 @@ class VectorMaker:
         return self.support is not None and self.support.max_compared > 0
 
     async def prepare(self) -> None:
-        """Ask the store what it can do with vectors, and log it for the operator. Raises `StoreUnavailable`."""
+        """Ask the store for its support for vectors, and log it for the operator. Raises `StoreUnavailable`."""
         before, self.support = self.support, await self.store.transcript_vectors.prepare_vectors()
         if self.support.note is not None and self.support != before:
             LOG.warning("%s", self.support.note)
 
     async def find_name(self) -> str:
-        """The name under which vectors are kept; the embedder may have to be asked. Raises `LlmFailed`."""
+        """Return the name under which vectors are kept, asking the embedder if necessary. Raises `LlmFailed`."""
         if self.embedder.name is None:
             await self.embedder.embed([PROBE], "embedding")
         assert self.embedder.name is not None
         return self.embedder.name
 
     async def embed_changed(self) -> None:
-        """Make the vectors of what has changed. Raises `LlmFailed`, `StoreUnavailable`."""
+        """Make the vectors of the streams that changed. Raises `LlmFailed`, `StoreUnavailable`."""
         name = await self.find_name() if any(queue.changed for queue in self.queues) else ""
         for queue in self.queues:
             while queue.changed:
@@ -162,7 +162,7 @@ class VectorMaker:
                     raise
 
     async def embed_streams(self, queue: EmbeddingQueue, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
-        """Give all texts of these streams vectors; how many got one in each step. Raises as `embed_changed`."""
+        """Give all texts of these streams vectors; yield the number of each step. Raises as `embed_changed`."""
         while texts := await queue.vectors.find_without_vector(name, keys, MAX_BATCH * 4):
             batches = [texts[first : first + MAX_BATCH] for first in range(0, len(texts), MAX_BATCH)]
             done = await asyncio.gather(*map(self.embed_batch, batches), return_exceptions=True)
@@ -176,7 +176,7 @@ class VectorMaker:
                     raise failed
 
     async def embed_batch(self, texts: Sequence[TextToEmbed]) -> list[tuple[TextToEmbed, bytes | None]]:
-        """A batch with its vectors. A text that the embedder refuses gets none, and is not asked for again."""
+        """Return a batch with its vectors. A text that the embedder refuses gets None, and is not sent again."""
         try:
             vectors = await self.embedder.embed([one.text for one in texts], "embedding")
         except LlmFailed as failed:
@@ -185,21 +185,19 @@ class VectorMaker:
             if len(texts) > 1:
                 half = len(texts) // 2
                 return [*await self.embed_batch(texts[:half]), *await self.embed_batch(texts[half:])]
-            await self.embedder.embed([PROBE], "embedding")  # it takes others, so it is this text
+            await self.embedder.embed([PROBE], "embedding")  # it takes other texts, so it refuses this one
             vectors = [None]
         return list(zip(texts, vectors, strict=True))
 
-    # What was left undone
-
     async def catch_up(self) -> None:
-        """Make what is missing, unless another node is at it. Raises as `embed_changed`."""
+        """Make the missing vectors, unless another node does. Raises as `embed_changed`."""
         lease_ms = int(CHECK_INTERVAL_S * 1000)
         if await self.store.transcript_index.claim_index_check(self.node.token, self.runtime.clock(), lease_ms):
             async for _ in self.check_all():
                 pass
 
     async def check_all(self) -> AsyncIterator[int]:
-        """Look at everything, and make what is missing; how many vectors were made in each step."""
+        """Check everything, and make the missing vectors; yield the number of each step."""
         name = await self.find_name()
         for queue in self.queues:
             after: int | None = 0
@@ -211,13 +209,13 @@ class VectorMaker:
                 await asyncio.sleep(0)
 
     async def count_missing(self) -> int:
-        """Count the vectors that are to be made. Raises as `embed_changed`."""
+        """Count the missing vectors. Raises as `embed_changed`."""
         name = await self.find_name()
         messages = await self.store.transcript_vectors.count_without_vector(name)
         return messages + await self.store.memory_vectors.count_without_vector(name)
 
     def retry_after(self, failed: LlmFailed) -> float:
-        """Seconds until the embedder is asked again; the first failure in a row is logged."""
+        """Return the seconds until the embedder is asked again; log the first failure in a row."""
         if not self.failures:
             LOG.warning(
                 "The embedder fails (%s); searches go by words where vectors are missing. It is tried again.",
@@ -229,7 +227,7 @@ class VectorMaker:
 
 
 async def make_vectors_forever(maker: VectorMaker) -> None:
-    """Background task: make what was left undone before, then what is indexed."""
+    """Background task: make the missing vectors, then those of new texts."""
     next_check = 0.0
     time = asyncio.get_running_loop().time
     while True:

@@ -1,4 +1,4 @@
-"""The speaker that a question is about, known by a pronoun, or by the name with which the other one addresses them."""
+"""The speaker that a question is about, recognised by a pronoun or by a name that the other one calls them."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ ich mich mir mein meine meinem meinen meiner meines er ihn ihm sie ihr ihre ihre
 """
 AGENT = "you your yours agent assistant du dich dir dein deine deinem deinen deiner"
 OF_CALLER, OF_AGENT = frozenset(CALLER.split()), frozenset(AGENT.split())
-"""Pronouns and words for each of the two, without accents and in lower case."""
+"""Pronouns and nouns for the caller and the agent, without accents and in lower case."""
 SPACELESS_OF_CALLER = re.compile("[我他她俺]|来电|彼女|私[はがのをに]|저는|제가|내가|그녀")
 SPACELESS_OF_AGENT = re.compile("[你您]|あなた")
 GREETINGS = "hey|hi|hello|hallo|servus|thanks|thank you|danke|oh|wow|dear|liebe|lieber|bye"
@@ -23,7 +23,7 @@ ADDRESSED = re.compile(rf"(?:^|[.!?…,;:]\s+|(?i:\b(?:{GREETINGS}),?\s+)){NAME}
 INTRODUCED = re.compile(rf"(?i:\b(?:my name is|this is|i am|i'm|ich bin|mein name ist|hier ist|hier spricht))\s+{NAME}")
 SPACELESS = PAIRED.pattern[:-1]
 NAME_SPACELESS = rf"((?:(?![了吗呢吧的是不去来有我你您他她它在这那什么怎很真好啊，。！？、；]){SPACELESS}){{2,4}}?)"
-"""Without characters of sentences, so that a short one is not taken for a name."""
+"""A name without characters of sentences, so that a short sentence is not taken for a name."""
 SPACELESS_ADDRESSED = re.compile(
     rf"(?:^|[\s，。！？、；,.!?])(?:嗨|喂|谢谢|你好|您好)?[，\s]?{NAME_SPACELESS}(?=[，。！？、,.!?]|你好|您好|さん|ちゃん|씨|님|$)",
     re.MULTILINE,
@@ -33,13 +33,13 @@ SPACELESS_INTRODUCED = re.compile(
 )
 SHORTEST_SHORT = 3
 MAX_LOOKED_AT = 400
-"""Characters of a message in which a name is looked for."""
+"""The first characters of a message, which are searched for names."""
 OFTEN, MOSTLY = 2, 0.75
-"""A name is that of a speaker once it was used for them so often, and for no one else more than now and then."""
+"""A name is a speaker's if it was used for them at least so many times, and for them in so large a share of all."""
 
 
 def speaker_by_pronoun(question: str) -> Role | None:
-    """The caller, where a question has a pronoun of theirs and none of the agent's."""
+    """Return the caller if a question has words for them and none for the agent; None otherwise."""
     words = frozenset(words_of(question))
     of_caller = not words.isdisjoint(OF_CALLER) or SPACELESS_OF_CALLER.search(question)
     of_agent = not words.isdisjoint(OF_AGENT) or SPACELESS_OF_AGENT.search(question)
@@ -47,9 +47,9 @@ def speaker_by_pronoun(question: str) -> Role | None:
 
 
 def speakers_by_name(question: str, messages: Iterable[tuple[Role, str]]) -> dict[str, Role]:
-    """The names in a question that are a speaker's, as the index writes them, and whose each is.
+    """Return the names in a question that are a speaker's, as the index writes them, each with the speaker.
 
-    Who says a name to someone is not the one who has it; who says it of themselves is.
+    A name in an address is the other speaker's; in an introduction, the speaker's own.
     """
     words = frozenset(words_of(question)) - STOP_WORDS
     beginnings = {word[:SHORTEST_SHORT] for word in words}
@@ -71,7 +71,7 @@ def speakers_by_name(question: str, messages: Iterable[tuple[Role, str]]) -> dic
 
 
 def names_in(question: str, words: frozenset[str], text: str, pattern: re.Pattern[str]) -> Iterator[str]:
-    """The names of a text at which a pattern finds one, if the question has them too."""
+    """Yield the names that a pattern finds in a text, if the question has them too."""
     for match in pattern.finditer(text):
         if PAIRED.match(match[1]):
             if match[1] in question and STOP_WORDS.isdisjoint(words_of(match[1])):

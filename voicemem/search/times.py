@@ -1,6 +1,6 @@
-"""Times that a question names, such as `last summer` or `去年夏天`, as spans of Unix ms from the day it is asked.
+"""Times that a question names, such as `last summer` or `去年夏天`, as spans of Unix ms, relative to the day of asking.
 
-Known are English, German, Chinese, Japanese and Korean. A span is of calendar days in UTC.
+It knows English, German, Chinese, Japanese and Korean. A span consists of calendar days in UTC.
 """
 
 import re
@@ -13,7 +13,7 @@ from voicemem.search.words import plain
 
 DAY_MS = 86_400_000
 MAX_QUESTION = 4_000
-"""Characters of a question in which times are looked for."""
+"""The first characters of a question, which are searched for times."""
 MAX_YEARS = 1_000
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The days of the years 1 to 9999."""
@@ -48,7 +48,7 @@ SEASONS = by_word(
         12: "winter 冬天 冬季 冬に の冬 겨울",
     }
 )
-"""The first month of each."""
+"""The first month of each season."""
 NUMBERS = by_word(
     {
         1: "a an one ein einem einer 一",
@@ -94,7 +94,7 @@ UNITS_AGO = by_word(
 
 
 def either(words: Iterable[str]) -> str:
-    """A pattern for any of the words: whole ones, but for scripts that have none."""
+    """Return a pattern for any of the words; they must be whole words, except in scripts without spaces."""
     longest = sorted(words, key=len, reverse=True)
     spaced = "|".join(word for word in longest if word.isascii())
     return "|".join([*([rf"\b(?:{spaced})\b"] if spaced else []), *(word for word in longest if not word.isascii())])
@@ -116,7 +116,7 @@ PERIOD = re.compile(
 NUMBERED = re.compile("(十[一二]?|[一二三四五六七八九])(?=月(?!前|以前))")
 YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 AMBIGUOUS = frozenset(["may", "march", "fall", "spring"])
-"""Months and seasons that need a word before them or a year, since they mean something else too."""
+"""Months and seasons that count only with a word before them or a year, since they have another meaning too."""
 
 
 class Day(NamedTuple):
@@ -127,7 +127,7 @@ class Day(NamedTuple):
 
 
 def span_in(text: str, now_ms: int) -> tuple[int, int] | None:
-    """The first and the last moment, in Unix ms, of the time that a question names; None where it names none."""
+    """Return the first and the last moment, in Unix ms, of the time that a question names; None if it names none."""
     days = days_in_question(plain(text[:MAX_QUESTION]), day_of(now_ms))
     if days is None or not FIRST_DAY <= days[0] <= days[1] <= LAST_DAY:
         return None
