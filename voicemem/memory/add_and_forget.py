@@ -1,7 +1,7 @@
-"""Changes of a memory by an application: messages and tool traces are added, parts are forgotten.
+"""Changes to a memory by an application: messages and tool traces are added, parts are forgotten.
 
-What is added is translated to events. What is forgotten is no longer shown by contexts, but by the history until it is
-erased.
+Additions are translated to events. Forgotten parts are no longer shown by contexts, but stay in the history until the
+session is erased.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,14 +35,14 @@ NO_SYSTEM_MESSAGES = "System messages are configuration, not memory: set the ses
 
 
 class FunctionCall(Struct, frozen=True):
-    """The function of a tool call, as OpenAI has it: the arguments are JSON in a string."""
+    """The function of a tool call, in OpenAI's form: the arguments are JSON in a string."""
 
     name: Name
     arguments: Any
 
 
 class MessageToolCall(Struct, frozen=True):
-    """One of the tool calls of an assistant message, as OpenAI has it."""
+    """One of the tool calls of an assistant message, in OpenAI's form."""
 
     id: Name
     function: FunctionCall
@@ -50,17 +50,17 @@ class MessageToolCall(Struct, frozen=True):
 
 
 class TextPart(Struct, frozen=True):
-    """A part of a content, as OpenAI has it; the memory keeps text only."""
+    """A part of a content, in OpenAI's form; the memory keeps only text."""
 
     text: str
     type: Literal["text"] = "text"
 
 
 class Added(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"kind": "type"}):
-    """One message, or one tool trace, by `type`; without it, a message.
+    """One message or tool trace, by `type`; without a `type`, a message.
 
-    Tool calls and their results may also be written as OpenAI has them: in `tool_calls`, and with the role `tool`.
-    Without `turn_id` a user message begins the next turn; anything else belongs to the current turn.
+    Tool calls and their results may also have OpenAI's form: in `tool_calls`, and with the role `tool`. Without
+    `turn_id` a user message begins the next turn; anything else belongs to the current turn.
     """
 
     kind: Literal["message", "tool.call", "tool.result"] = "message"
@@ -73,7 +73,7 @@ class Added(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, renam
     user: Name | None = None
     metadata: JsonObject | None = None
     id: Annotated[str, Meta(min_length=1, max_length=120)] | None = None
-    """Chosen by the caller; a message that is sent again with the same id changes nothing."""
+    """Chosen by the client; a message that is sent again with the same id changes nothing."""
     call_id: Name | None = None
     name: Name | None = None
     arguments: Any | UnsetType = UNSET
@@ -110,23 +110,22 @@ async def record_messages(
 
 
 class EventTranslator:
-    """Translates entries to events, and keeps track of turns for entries that do not name theirs."""
+    """Translates entries to events, and finds the turns of entries that do not name theirs."""
 
     def __init__(self, state: State, new_id: Callable[[], str], now_ms: int) -> None:
         self.state = state
         self.newest_turn = state.newest_turn
         self.reply_turn = state.utterance_turn
-        """The turn of the next assistant message that names none."""
+        """The turn of the next assistant message that does not name one."""
         self.ts = now_ms - 1
-        """Of the previous entry, in Unix ms. One without a time of its own comes right after it, so a list keeps its
-        order."""
+        """Unix ms of the previous entry. An entry without a time comes right after it, so a list keeps its order."""
         self.latest_ts: dict[int, int] = {}
         """The newest time in each turn that has new entries."""
         self.tool_call_turns: dict[str, int] = {}
         self.new_id = new_id
 
     def translate_all(self, entries: Sequence[Added]) -> list[Event]:
-        """The events of all entries. Raises `Refused`, which names the entry by its number."""
+        """Return the events of all entries. Raises `Refused`, which names the number of the entry."""
         if not entries:
             raise Refused("missing_field", "There is nothing to add: send at least one message.")
         events: list[Event] = []
@@ -141,7 +140,7 @@ class EventTranslator:
         return events
 
     def translate(self, entry: Added) -> list[Event]:
-        """The events of one entry: a message, a tool trace, or a message with its tool calls. Raises `Refused`."""
+        """Return the events of an entry: a message, a tool trace, or a message with tool calls. Raises `Refused`."""
         if entry.kind == "tool.call":
             fields = (require_field(entry, name) for name in ("call_id", "name", "arguments"))
             return [self.tool_call_event(entry, *fields)]
@@ -196,7 +195,7 @@ class EventTranslator:
         return ToolCall(turn_id=turn, ts=ts, call_id=call_id, name=name, arguments=arguments)
 
     def next_ts(self, entry: Added, number: int) -> int:
-        """The entry's own time, else 1 ms after everything in its turn, since a turn is read in the order of time."""
+        """Return the entry's own time, else 1 ms after everything in its turn, since a turn is ordered by time."""
         self.ts = self.ts + 1 if entry.timestamp is None else entry.timestamp
         known = self.latest_ts.get(number)
         if known is None:
@@ -222,7 +221,7 @@ def begins_of(state: State, turn: Turn) -> Iterator[int]:
 
 
 def require_field(entry: Added, name: str) -> Any:
-    """The value of a field. Raises `Refused` (`missing_field`) if it is not set."""
+    """Return the value of a field. Raises `Refused` (`missing_field`) if it is not set."""
     value = getattr(entry, name)
     if value is UNSET or (value is None and name not in ("arguments", "result")):
         raise Refused("missing_field", f"The field {name} is missing.")
@@ -240,7 +239,7 @@ class ForgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forgot(Struct, frozen=True):
-    """The numbers of messages of the history that are forgotten and that are remembered."""
+    """How many messages of the history are forgotten, and how many remembered."""
 
     position: int
     forgotten: int
@@ -262,7 +261,7 @@ async def forget(sessions: Sessions, read_models: ReadModelCache, stream: Stream
 
 
 def forgotten_event(read_model: ReadModel, request: ForgetRequest) -> MemoryForgotten | None:
-    """The event to journal; None if it would change nothing. Raises `Refused` (`unknown_turn`)."""
+    """Return the event to journal; None if it would change nothing. Raises `Refused` (`unknown_turn`)."""
     if request.through_turn is UNSET:
         return forget_all_but_newest(read_model, request.keep_last or 0, everything=request.keep_last is UNSET)
     newest = read_model.state.turn_numbers[-1] if read_model.state.turn_numbers else -1
@@ -273,8 +272,8 @@ def forgotten_event(read_model: ReadModel, request: ForgetRequest) -> MemoryForg
 
 
 def forget_all_but_newest(read_model: ReadModel, count: int, everything: bool) -> MemoryForgotten | None:
-    """Forget all but the newest `count` messages. What is still being said is not a message yet, and stays."""
-    # Not only what is carried over now: None means that nothing was carried over yet, and that must not happen later.
+    """Forget all but the newest `count` messages. Speech in progress is not a message yet, and stays."""
+    # None means that nothing was carried over yet, and it must not be later either.
     carried = everything and read_model.state.carried != ()
     messages, indexes = read_model.current_messages(), read_model.remembered_indexes()
     if count >= len(indexes):

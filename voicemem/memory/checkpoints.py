@@ -1,7 +1,7 @@
-"""Checkpoints: a session with its whole journal in one portable document, and sessions restored from one.
+"""Checkpoints: a session with its whole journal as one portable document, and sessions restored from one.
 
-Restored events are checked one by one as a producer's are, so that a document written by hand cannot bring in anything
-that ingest would refuse.
+Restored events are checked one by one like a producer's, so a document written by hand cannot bring in anything that
+ingest would refuse.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
 MAX_RESTORE_BYTES = 64 * 1024 * 1024
 PAGE = 500
 MIN_ENTRY_BYTES = 64
-"""No entry is shorter: the names of its fields alone take as much. So a body of 64 MiB has at most a million."""
+"""The least size of an entry, which the names of its fields take. So a body of 64 MiB has at most a million."""
 FIELDS = frozenset({"voicemem", "version", "session", "events", "sha256"})
 NO_CHECKPOINT, MALFORMED_PART = "This is not a voicemem checkpoint.", "A part of the checkpoint is malformed."
 NAMES_MEMORIES = events.MemoryAdded | events.MemoryEdited | events.MemoryRemoved | events.MemoriesExtracted
@@ -78,7 +78,7 @@ class CheckpointReader:
         self.memories = RestoredMemories()
 
     def add(self, text: bytes) -> None:
-        """Check and add an entry. Raises `Refused`, and the errors in `MALFORMED` if it is not an entry."""
+        """Check and add an entry. Raises `Refused`, and the errors of `MALFORMED` if it is not an entry."""
         entry = msgspec.json.decode(text, type=CheckpointEntry)
         position = len(self.rows) + 1
         if entry.seq is not None and entry.producer is None:
@@ -138,9 +138,9 @@ class CheckpointReader:
 
 
 def read_entry(entry: CheckpointEntry) -> tuple[events.JournaledEvent, bytes]:
-    """The event of an entry, and its payload as ingest or the server would have journaled it. Raises `Refused`.
+    """Return the event of an entry, and its payload as ingest or the server would have journaled it.
 
-    Fields that this version does not know stay, as they do in the journal: another version let them in.
+    Fields that this version does not know stay, as in the journal: another version took them. Raises `Refused`.
     """
     text = bytes(entry.event)
     codec.check_frame(text)
@@ -154,7 +154,7 @@ def read_entry(entry: CheckpointEntry) -> tuple[events.JournaledEvent, bytes]:
     if isinstance(event, events.ServerEvent):
         if entry.producer is not None:
             raise invalid("An event of the server's own cannot have a producer.")
-        if isinstance(event, events.MemoryDocument):  # what types cannot express
+        if isinstance(event, events.MemoryDocument):  # types cannot express this
             check_form(event)
         if (
             isinstance(event, events.MemoryDocument | events.MemoryData)
@@ -172,7 +172,7 @@ def read_entry(entry: CheckpointEntry) -> tuple[events.JournaledEvent, bytes]:
 
 
 def read_frame(event: events.FrameEvent, text: bytes) -> tuple[events.FrameEvent, bytes]:
-    """A frame of another stack, reduced as in ingest: its writer may have added to it. Raises `Refused`."""
+    """Return another stack's frame, reduced as in ingest, since its writer may have added to it. Raises `Refused`."""
     dialect = DIALECTS.get(event.dialect)
     if dialect is None:
         raise Refused("unknown_dialect")
@@ -191,7 +191,7 @@ def read_frame(event: events.FrameEvent, text: bytes) -> tuple[events.FrameEvent
 
 
 class CheckpointSession(Struct, frozen=True):
-    """The session as it was. When it is restored, its state follows from the events."""
+    """The session as it was. A restored session has the state that follows from the events."""
 
     session_id: str
     state: str
@@ -210,14 +210,14 @@ class CheckpointPieces(Struct, gc=False):
     session: slice | None = None
     sha256: slice | None = None
     events: array[int] | None = None
-    """The beginning of each entry, and its end."""
+    """The start and the end of each entry."""
 
 
 # Writing
 
 
 async def write_checkpoint(store: Store, stream: Stream) -> AsyncGenerator[bytes, None]:
-    """The checkpoint of a session up to the position of its row, in pieces. Raises `StoreUnavailable`."""
+    """Yield the checkpoint of a session up to the position of its row. Raises `StoreUnavailable`."""
     session = msgspec.json.encode(
         CheckpointSession(stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.config)
     )
@@ -243,7 +243,7 @@ async def write_checkpoint(store: Store, stream: Stream) -> AsyncGenerator[bytes
 
 
 class Digest:
-    """The hash of a checkpoint, independent of white space and the order of keys."""
+    """The hash of a checkpoint, independent of white space and of the order of keys."""
 
     def __init__(self, session: bytes | Raw) -> None:
         self.hash = hashlib.sha256()
@@ -277,7 +277,7 @@ async def restore_checkpoint(
 ) -> Stream:
     """Create a session from a checkpoint, with its memories.
 
-    Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`). When it raises `StoreUnavailable` the
+    Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`), and `StoreUnavailable`, after which the
     session may exist without some of its memories.
     """
     # A checkpoint has no secrets, even if someone wrote some into it.
@@ -306,7 +306,7 @@ async def restore_checkpoint(
 
 
 async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
-    """Check a checkpoint, in a thread, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
+    """Check a checkpoint entry by entry, in a thread. Raises `Refused` (`invalid_checkpoint`)."""
 
     def read() -> ParsedCheckpoint:
         pieces = Pieces(document)
@@ -321,7 +321,7 @@ async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
 
 
 def find_pieces(pieces: Pieces) -> CheckpointPieces:
-    """Find the parts of the checkpoint that comes next in a text. Raises `Unreadable`, `Refused`."""
+    """Find the parts of the checkpoint at the current place of a text. Raises `Unreadable`, `Refused`."""
     parts = CheckpointPieces(pieces.text)
     if not pieces.follows(b"{"):
         raise invalid(NO_CHECKPOINT)
@@ -364,7 +364,7 @@ def check_pieces(pieces: CheckpointPieces) -> ParsedCheckpoint:
 
 
 def check_head(pieces: CheckpointPieces) -> str:
-    """Check the kind and the version of a checkpoint; its hash. Raises `Refused`."""
+    """Check the kind and the version of a checkpoint. Return its hash. Raises `Refused`."""
     if None in (pieces.session, pieces.events):
         raise invalid(NO_CHECKPOINT)
     nothing = slice(0, 0)
@@ -381,12 +381,12 @@ def check_head(pieces: CheckpointPieces) -> str:
     return sha256
 
 
-# Memories in checkpoints. A journal has no texts of memories, so that each can be erased alone; a checkpoint has those
-# of existing memories, in the newest events about them. They are taken out of these again when it is restored.
+# Memories in checkpoints. A journal has no texts of memories, so that each can be erased alone. In a checkpoint the
+# newest event about each existing memory has its text, which is removed from the event again when it is restored.
 
 
 async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[JournalRow]) -> list[bytes]:
-    """The payloads of these entries; the newest one about an existing memory comes with its content."""
+    """Return the payloads of these entries; the newest one about an existing memory has its content."""
     ids: dict[str, None] = {}
     for row in rows:
         if b'"memory.added"' in row.payload or b'"memory.edited"' in row.payload:
@@ -406,15 +406,15 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
 
 
 class RestoredMemories(Struct):
-    """The memories of a journal that is read entry by entry."""
+    """The memories of a journal, gathered entry by entry."""
 
     rows: dict[str, MemoryRow] = field(default_factory=dict)
-    """By id, as of the entry that was read last; without a text where the checkpoint has none."""
+    """By id, as of the last entry read; without a text if the checkpoint has none."""
     positions: list[int] = field(default_factory=list)
     """The positions of the entries that name memories."""
 
     def apply(self, event: events.JournaledEvent, payload: bytes, position: int, received_ms: int) -> bytes:
-        """Apply an entry, and return its payload as a journal has it."""
+        """Apply an entry, and return its payload as it is journaled."""
         if not isinstance(event, NAMES_MEMORIES):
             return payload
         self.positions.append(position)
@@ -431,7 +431,7 @@ class RestoredMemories(Struct):
                 for name in (*records.JOURNALED, *records.CONTENT)
                 if (value := getattr(event, name)) is not UNSET
             }
-            if event.metadata is None:  # not said, or none
+            if event.metadata is None:  # missing or null
                 changes.pop("metadata")
             row = structs.replace(row, position=position, updated_ms=received_ms)
             self.rows[event.memory_id] = records.changed_row(row, changes)
@@ -446,7 +446,7 @@ class RestoredMemories(Struct):
 
 
 class Renaming(Struct, frozen=True):
-    """The new ids of a checkpoint's memories, by the old ones; and of its session the old id and the new one."""
+    """The new ids of a checkpoint's memories, by the old ones; and the old and the new id of its session."""
 
     session: tuple[str, str]
     ids: Mapping[str, str]
@@ -483,7 +483,7 @@ class Renaming(Struct, frozen=True):
 
 
 async def write_restored(store: Store, stream: Stream, rows: Sequence[MemoryRow], now_ms: int) -> None:
-    """Write memories of a session that was just restored. Raises `Refused`, `StoreUnavailable`."""
+    """Write memories of a newly restored session. Raises `Refused`, `StoreUnavailable`."""
     for _ in range(MAX_APPEND_ATTEMPTS):
         current = await store.journal.get_session(stream.project, stream.id)
         if await store.memories.write_memories(stream.key, (), current.position, rows, now_ms) is not None:

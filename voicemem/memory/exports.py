@@ -1,7 +1,7 @@
-"""Exports: calls as documents (docs/exports.md), and all that is stored of a user (docs/privacy.md).
+"""Exports: calls as documents (docs/exports.md), and all data of a user (docs/privacy.md).
 
-Both write JSON lines, one session at a time (for a user, a few turns of a long one), so neither takes more memory than
-its largest session.
+Both write JSON lines, one session at a time (for a user, a few turns of a long one), so neither needs more memory than
+the largest session.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TURNS_AT_ONCE, ROWS_AT_ONCE = 100, 500
 
 
 class CallExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The query of an export: which document to make of a call."""
+    """The query of an export: the format of the document."""
 
     format: FormatName = "vcon"
 
@@ -66,20 +66,20 @@ class CallsExportQuery(CallExportQuery, frozen=True, forbid_unknown_fields=True)
 
 
 class CallsBegin(Struct, frozen=True, tag="calls"):
-    """The first line: the format, and the current number of calls that match the conditions."""
+    """The first line: the format, and the number of calls that match the conditions now."""
 
     format: FormatName
     sessions: int
 
 
 class OfSession(Struct, frozen=True):
-    """A line about a session, which it names."""
+    """A line that is about a session."""
 
     session_id: SessionId
 
 
 class ExportedCall(OfSession, frozen=True, tag="call"):
-    """A call: a name for its file, and the whole document; a vCon is an object, any other format a text."""
+    """A call: a name for its file, and the document; a vCon is an object, any other format a text."""
 
     file: str
     document: AnyJson
@@ -90,7 +90,7 @@ class UnreadableCall(OfSession, frozen=True, tag="unreadable"):
 
 
 class CallsEnd(Struct, frozen=True, tag="end"):
-    """The last line, without which an export is cut short."""
+    """The last line; an export without it is incomplete."""
 
     calls: int
     unreadable: int
@@ -111,7 +111,7 @@ async def export_calls(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the calls that match conditions, the newest first, each as a line of JSON. Raises `StoreUnavailable`.
 
-    Calls that begin meanwhile may be missing. It takes no more memory than the largest call.
+    Calls that begin meanwhile may be missing. It needs no more memory than the largest call.
     """
     yield line_of(CallsBegin(name, await store.journal.count_sessions(filter, MAX_INTEGER)))
     calls = unreadable = 0
@@ -157,7 +157,7 @@ def line_of(line: CallsLine) -> bytes:
 
 
 class Exporting(Struct):
-    """An export under way, with its counts."""
+    """An export in progress, with its counts."""
 
     store: Store
     read_models: ReadModelCache
@@ -192,7 +192,7 @@ class Exporting(Struct):
             filter = structs.replace(filter, after=(rows[-1].created_ms, rows[-1].id))
 
     async def session(self, stream: Stream) -> AsyncGenerator[bytes, None]:
-        """A session with all that belongs to it; nothing if it was erased meanwhile."""
+        """Yield a session with all that belongs to it; nothing if it was erased meanwhile."""
         head = ExportedSession(
             stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.position, stream.config
         )
@@ -203,20 +203,20 @@ class Exporting(Struct):
                 return
         yield self.encode([head])
         is_readable = False
-        with suppress(SessionQuarantined, DamagedEntry):  # a snapshot may be readable where its journal is not
+        with suppress(SessionQuarantined, DamagedEntry):  # a snapshot may be readable although its journal is not
             if read_model is not None:
                 async for piece in self.memory(stream, read_model):
                     yield piece
                 is_readable = True
         if not is_readable:
             yield self.encode([Unreadable(stream.id, "memory")])
-        of_no_one = MemoryFilter(  # the user's have been written, and another user's are not for this one to see
+        of_no_one = MemoryFilter(  # the user's are written, and this user may not see another's
             project=self.project, user_ids=AnyOf((None,)), session_ids=AnyOf((stream.id,)), with_superseded=True
         )
         async for piece in self.kept(of_no_one):
             yield piece
         deliveries = await self.store.deliveries.list_deliveries(stream.key)
-        for one in deliveries:  # only the host of the address, since the rest may be secret
+        for one in deliveries:  # only the host of the URL, since the rest may be secret
             state: Any = one.state
             receiver = urlsplit(one.url).hostname or ""
             yield self.encode([ExportedDelivery(stream.id, receiver, one.event_type, state, len(one.attempts))])
@@ -246,7 +246,7 @@ class Exporting(Struct):
     async def documents(
         self, stream: Stream, session_id: str | None, document: Document | None
     ) -> AsyncGenerator[bytes, None]:
-        """Every version of a stream's document, made from the changes in its journal."""
+        """Yield every version of a stream's document, made from the changes in its journal."""
         content: Any = None
         form: Form | None = None
         version, positions = 0, () if document is None else [*document.positions]
@@ -304,7 +304,7 @@ async def export_user(
 
 
 def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:
-    """The messages of these turns, with those in progress, and their tool calls; forgotten ones too."""
+    """Return the messages of these turns, including those in progress and forgotten ones, and their tool calls."""
     turns = [read_model.state.turns[number] for number in numbers]
     lines: list[ExportLine] = []
     for turn in turns:
@@ -322,7 +322,7 @@ def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -
 class ExportBegin(Struct, frozen=True, tag="export"):
     """The first line: the user, the time of the export (Unix ms), and the number of sessions.
 
-    `same_as` is the other id of the same person, of which the export has everything too.
+    `same_as` is the other id of the same person, whose data the export has too.
     """
 
     version: Literal[1]
@@ -334,7 +334,7 @@ class ExportBegin(Struct, frozen=True, tag="export"):
 
 
 class ExportedDocument(Struct, frozen=True, tag="document"):
-    """A version of a working memory document, and what made it; without a session it is the user's own."""
+    """A version of a working memory document, and its operation; without a session it is the user's own."""
 
     session_id: SessionId | None
     version: int
@@ -345,7 +345,7 @@ class ExportedDocument(Struct, frozen=True, tag="document"):
 
 
 class ExportedSession(OfSession, frozen=True, tag="session"):
-    """A session; what follows up to the next line of this type belongs to it."""
+    """A session; the lines up to the next one of this type belong to it."""
 
     state: StateName
     reason: str | None
@@ -356,7 +356,7 @@ class ExportedSession(OfSession, frozen=True, tag="session"):
 
 
 class ExportedMessage(OfSession, frozen=True, tag="message"):
-    """A message of its history. `content` is what was heard; `metadata.original` has what was not heard as well."""
+    """A message of its history. `content` is the heard text; `metadata.original` has the unheard text as well."""
 
     role: Role
     content: str
@@ -377,7 +377,7 @@ class ExportedToolCall(OfSession, frozen=True, tag="tool_call"):
 
 
 class ExportedSummary(OfSession, frozen=True, tag="summary"):
-    """A summary that an LLM wrote in place of the turns up to this one; also one that another has replaced."""
+    """A summary that an LLM wrote of the turns up to `through_turn`, even if another one has replaced it."""
 
     through_turn: int
     text: str
@@ -385,14 +385,14 @@ class ExportedSummary(OfSession, frozen=True, tag="summary"):
 
 
 class ExportedCarriedSession(OfSession, frozen=True, tag="carried"):
-    """The part of an earlier session (`from`) that a session knows; that one may have been erased since."""
+    """The text of an earlier session (`from`) that was carried over; that session may have been erased since."""
 
     earlier: SessionId = field(name="from")
     text: str
 
 
 class ExportedMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from"}, tag="memory"):
-    """A memory that lasts beyond its call, even if out of date or expired; in the form of its own route."""
+    """A long-term memory in the form of its REST route, even if it is obsolete or expired."""
 
 
 class ExportedData(OfSession, frozen=True, tag="data"):
@@ -402,7 +402,7 @@ class ExportedData(OfSession, frozen=True, tag="data"):
 
 
 class ExportedAnalysis(OfSession, frozen=True, tag="analysis"):
-    """The values that were found out of a call, with the words that show each."""
+    """The values of the analysis of a call, each with the words that show it."""
 
     values: Analysis
 
@@ -426,14 +426,14 @@ class ExportedEvent(OfSession, frozen=True, tag="event"):
 
 
 class Unreadable(Struct, frozen=True, tag="unreadable"):
-    """A part of the user's data is stored, but cannot be read; an operator has to look at it."""
+    """A part of the user's data that is stored, but cannot be read; an operator has to look at it."""
 
     session_id: SessionId | None
     part: Literal["memory", "events"]
 
 
 class ExportEnd(Struct, frozen=True, tag="end"):
-    """The last line, without which an export is cut short. `lines` counts those before it."""
+    """The last line; an export without it is incomplete. `lines` counts those before it."""
 
     lines: int
     sessions: int

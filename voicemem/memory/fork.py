@@ -1,4 +1,4 @@
-"""Fork a session: a new session that remembers another one up to a turn."""
+"""Forks: new sessions that remember another session up to a turn."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,13 +31,13 @@ async def fork(
     patch: JsonObject,
     key_id: str | None = None,
 ) -> Stream:
-    """Create a running session with everything up to a turn, and the configuration with a merge patch applied.
+    """Create a running session with everything up to a turn, and with the configuration after a merge patch.
 
     Raises `Refused` (`unknown_turn`, `session_exists`, `session_erased`, `invalid_field`).
     """
     state = await read_models.get_state(stream)
     if (at_turn and at_turn not in state.turns) or at_turn > MAX_INTEGER:
-        raise Refused("unknown_turn")  # turn 0 always exists, even if nothing is in it
+        raise Refused("unknown_turn")  # turn 0 always exists, even if it is empty
     changes = validate_config(patch)
     await SCHEMA_WORKER.check_config(changes.public)
     session_patch = SessionPatch(apply_patch(stream.config, changes.public), changes.secrets)
@@ -57,7 +57,7 @@ async def fork(
 
 
 async def summary_at(journal: Journal, stream: Stream, state: State, at_turn: int) -> Summary | None:
-    """The newest summary that covers nothing after a turn, and nothing that was forgotten since."""
+    """Return the newest summary that covers nothing after a turn, and nothing that was forgotten since."""
     newest = state.summary
     if newest is None or newest.through_turn <= at_turn:
         return newest
@@ -71,9 +71,9 @@ async def summary_at(journal: Journal, stream: Stream, state: State, at_turn: in
 
 
 def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | None = None) -> Iterator[events.Event]:
-    """The events that recreate the memory of a session up to a turn: each message whole, as the history shows it.
+    """Yield the events that recreate the memory of a session up to a turn: each message whole, as in the history.
 
-    What the history does not show, such as deltas, is not copied.
+    Events that the history does not show, such as deltas, are not copied.
     """
     forgotten, position = state.forgotten or Forgotten(), 0
     kept: list[int] = []
@@ -82,7 +82,7 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
         number = turn.number
         if number > at_turn:
             break
-        # Later events for the items of forgotten parts of a turn must not bring these back.
+        # Later events for the items of forgotten parts of a turn must not restore these.
         for order, items in begun_items(state, turn):
             gone += items if forgotten.covers(number, order) else ()
         for event, order in turn_events(state, turn):
@@ -99,7 +99,7 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
             through_turn=summary.through_turn, text=summary.text, messages=summary.messages, model=summary.model
         )
     if state.document is not None:
-        # The working memory as it is now: it has no turns to go back to.
+        # The working memory as it is now: it does not belong to turns.
         content, form = state.document.content, state.document.form
         yield events.MemoryDocument(
             ts=state.document.updated_ms,
@@ -117,14 +117,14 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
 
 
 def turn_events(state: State, turn: Turn) -> Iterator[tuple[events.Event, int]]:
-    """The events of a turn, each with the journal position at which its message or tool call began."""
+    """Yield the events of a turn, each with the journal position at which its message or tool call began."""
     for entry in turn_entries(state, turn):
-        # The first interruption of a reply, if it has a cause; the message itself has everything else about it.
+        # The first interruption of a reply matters if it has a cause; the message has everything else about it.
         interruption = entry.interruption or next(iter(restored_interruptions(state, entry)), None)
         if interruption is None or interruption.cause is None:
             yield to_message_event(entry.message), entry.order
         else:
-            # A reply that says why it was cut gets an item of its own, and its interruption right after it. Late events
+            # A reply whose interruption has a cause gets a new item, and the interruption right after it. Late events
             # name the original item, so they cannot change this copy.
             item = f"forked.{entry.order}"
             yield msgspec.structs.replace(to_message_event(entry.message), item=item), entry.order

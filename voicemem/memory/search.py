@@ -1,7 +1,7 @@
-"""Search of messages that were heard and of memories: by words, and by meaning where there is an embedder.
+"""Search for heard messages and for memories: by words, and by meaning if there is an embedder.
 
-From top to bottom: the request and the answer, the finder that puts messages and memories into one order, the search
-of transcripts, ranking by meaning, and the calls of a list that a text finds.
+From top to bottom: the request and the answer, the finder that merges messages and memories, the pages of results,
+and ranking by meaning.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ NO_EMBEDDER = (
 )
 OTHER_SEARCH = "The cursor must be the next_cursor of a page of this same search: only limit may change."
 MAX_CALLS = 1_000
-"""Calls that are found by words, and as many by their names: those in which the words were heard last."""
+"""The most calls found by words, those in which the words were heard last, and as many by their names."""
 MAX_QUERY = 4_000
 SEARCHES = 2
-"""Searches that look into the index at a time."""
+"""Searches that read the index at a time."""
 MAX_PAGE = 100
 MAX_PAGE_BYTES = 1024 * 1024
 """A page ends with the text that brings it to this size."""
@@ -57,14 +57,13 @@ KINDS: tuple[MemoryKind, ...] = ("message", "fact", "preference", "episode", "su
 
 
 class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
-    """A search request, and its scope: all of the project, or a user, a session, a namespace.
+    """A search request, and its scope: the whole project, or a user, a session, a namespace.
 
-    Where is never null: a program that does not know its user must not search what all users said. `kinds` are messages
-    that were heard and kinds of memories, by default all. `since` and `until` bound when it was said, in Unix ms; the
-    second is the first moment that is too late. With `topics` or `entities` a memory must have one of them, and
-    messages have none. `as_of` (Unix ms) finds what was known then, `superseded` also what is out of date. `mode` says
-    how it is found: by words, by vectors (what it means), or `hybrid`, by both. `auto` is `hybrid` where there are
-    vectors.
+    The fields of the scope are never null: a program that does not know its user must not search all users. `kinds` are
+    heard messages (`message`) and kinds of memories, by default all. `since` and `until` (Unix ms) bound the time at
+    which it was said; `until` itself is too late. With `topics` or `entities` a memory must have one of them; messages
+    have none. `as_of` (Unix ms) finds what was known then, `superseded` also obsolete memories. `mode` is `words`,
+    `vectors` (by meaning), or `hybrid`, both. `auto` is `hybrid` if there are vectors.
     """
 
     NEVER_NULL: ClassVar = ("user_id", "session_id", "namespace")
@@ -84,12 +83,12 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
     def scope_in(self, project: str) -> Scope:
-        """The scope in which a search looks; None is everywhere in the project."""
+        """Return the scope of a search; None is everywhere in the project."""
         places = (None if one is UNSET else one for one in (self.namespace, self.user_id, self.session_id))
         return Scope(project, *places)
 
     def within(self, places: Mapping[str, str | None]) -> MemorySearch:
-        """Make the same search in other places, by their fields; None is everywhere in the project."""
+        """Return the same search with other fields of the scope; None is everywhere in the project."""
         return replace(self, **{name: UNSET if value is None else value for name, value in places.items()})
 
     @property
@@ -102,7 +101,7 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FoundMemory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}):
-    """One memory that was found: a message as it was heard, which has a `role`, or a memory with all it says."""
+    """One result of a search: a message as it was heard, which has a `role`, or a memory with its fields."""
 
     id: str
     kind: MemoryKind
@@ -112,9 +111,9 @@ class FoundMemory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}
     user_id: str | None
     namespace: str | None
     said_at: int | None
-    """Unix ms. So are the other times, but for `event_at`."""
+    """Unix ms, like the other times except `event_at`."""
     score: float
-    """Score relative to the best match of the search, which has 1; by vectors alone the cosine itself.
+    """Relative to the best match of the search, which has 1; with `vectors` alone, the cosine.
 
     Messages are compared with messages, memories with memories.
     """
@@ -137,8 +136,8 @@ class FoundMemory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}
 class FoundMemories(Struct, frozen=True):
     """The best memories first; `next_cursor` is null on the last page.
 
-    `complete` is false while the index is being made, and something may be missing. `mode` is how they were found: by
-    `words` alone also where the vector of the query did not come in time.
+    `complete` is false while the index is being built, and results may be missing. `mode` is how they were found: by
+    `words` alone also if the vector of the query did not come in time.
     """
 
     memories: list[FoundMemory]
@@ -148,7 +147,7 @@ class FoundMemories(Struct, frozen=True):
 
 
 class CursorPlace(Struct, array_like=True, frozen=True):
-    """The place of a cursor: how many messages and memories were shown, and what the best ones of each scored."""
+    """The place of a cursor: how many messages and memories were shown, and the best score of each kind."""
 
     messages: Annotated[int, Meta(ge=0, le=MAX_FOUND)] = 0
     best_message: float | None = None
@@ -157,9 +156,9 @@ class CursorPlace(Struct, array_like=True, frozen=True):
 
 
 class MemoryFinder:
-    """Finds what was heard, and what is known from it. Nothing outside of a search's own scope is looked at.
+    """Finds heard messages and memories, and reads nothing outside the scope of a search.
 
-    Whatever the index holds, only what the store still has is shown. `vectors` is None where there is no embedder.
+    Whatever the index holds, only what the store still has is shown. `vectors` is None if there is no embedder.
     """
 
     def __init__(
@@ -170,14 +169,14 @@ class MemoryFinder:
         self.long_term = long_term
         self.vectors = vectors
         self.queue = FairQueue(SEARCHES)
-        """The fair queue of projects at the index: a search of many words takes a while."""
+        """Projects take turns at the index: a search with many words takes a while."""
 
     async def search(self, project: str, request: MemorySearch) -> FoundMemories:
-        """A page of what was found. Raises `Refused` (`invalid_cursor`, `invalid_field`), `StoreUnavailable`.
+        """Return a page of results. Raises `Refused` (`invalid_cursor`, `invalid_field`), `StoreUnavailable`.
 
-        Of messages and memories that fit equally well, memories come first.
+        Of messages and memories with equal scores, memories come first.
         """
-        # Tells one search from another, whatever the size of its pages.
+        # It identifies a search, whatever the size of its pages.
         encoded = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
         digest, place = blake2b(encoded, digest_size=8).digest(), CursorPlace()
         if request.cursor is not None:
@@ -211,11 +210,11 @@ class MemoryFinder:
     async def messages(
         self, scope: QueryScope, request: MemorySearch, place: CursorPlace, vector: bytes | None
     ) -> tuple[list[FoundMemory | None], float]:
-        """The next messages, one more than the page has, and the score of the best one of the search.
+        """Return the next messages, one more than the page has, and the best score of the search.
 
-        None stands for one whose session is gone or elsewhere now.
+        A message is None if its session is gone, or no longer in the scope.
         """
-        # The first moment that is too late for a message, of which `as_of` counts when it was said.
+        # The first moment that is too late for a message; for `as_of`, messages count from when they were said.
         limits = [request.until, None if request.as_of is None else request.as_of + 1]
         until = min((moment for moment in limits if moment is not None), default=None)
         limit = min(request.limit, MAX_FOUND - place.messages) + 1
@@ -242,7 +241,7 @@ class MemoryFinder:
     async def statements(
         self, project: str, request: MemorySearch, place: CursorPlace, vector: bytes | None
     ) -> tuple[Sequence[FoundMemory], float]:
-        """The next memories, one more than the page has, and the score of the best one of the search."""
+        """Return the next memories, one more than the page has, and the best score of the search."""
         if not request.given_kinds:
             return (), 0.0
         limit = min(place.statements + request.limit, MAX_FOUND) + 1
@@ -262,7 +261,7 @@ class MemoryFinder:
         return statements, best
 
     async def find_calls(self, project: str, user_id: str | None, text: str) -> tuple[int, ...]:
-        """The keys of the sessions that a list is narrowed to, which may be of other users where only names were found.
+        """Return the keys of the sessions that a text finds, for a list; those found by name may be of other users.
 
         All words must be in one message. Raises `StoreUnavailable`.
         """
@@ -294,7 +293,7 @@ def filter_of(project: str, request: MemorySearch) -> MemoryFilter:
 def merged_page(
     messages: Sequence[FoundMemory | None], statements: Sequence[FoundMemory], limit: int
 ) -> tuple[list[FoundMemory], int, int]:
-    """The best of both up to a limit, and how many of each were used up for that."""
+    """Return the best of both up to a limit, and how many of each that took."""
     shown: list[FoundMemory] = []
     first, second, size = 0, 0, 0
     while len(shown) < limit and size < MAX_PAGE_BYTES and (first < len(messages) or second < len(statements)):
@@ -315,7 +314,7 @@ def merged_page(
 
 
 def fitting(messages: FoundMessages) -> FoundMessages:
-    """The results with which a page is full by its size; at least one."""
+    """Return as many results as a page has room for by its size; at least one."""
     size = 0
     for place, (message, _) in enumerate(messages):
         size += len(message.text)
@@ -342,19 +341,19 @@ def found_message(message: FoundMessage, stream: Stream, best: float, by: tuple[
 
 
 def memory_id(scope: Scope, message: FoundMessage) -> str:
-    """Make an id that is the same for one message as long as its words are."""
+    """Return an id that stays the same while the words of a message do."""
     name = f"{scope.project}/{scope.session_id}/{message.position}/{message.text}".encode()
     digest = base64.b32encode(blake2b(name, digest_size=16).digest()).decode().lower()
     return f"mem_{digest[:26]}"
 
 
-# Ranking by meaning and words together. The scores are added: how well the words fit, next to the best of the search,
-# and the cosine of the vectors times a weight. Adding keeps how much better the first is than the second, which ranks
-# alone (reciprocal rank fusion) lose.
+# Ranking by meaning and words together: the score of the words, relative to the best of the search, plus the cosine of
+# the vectors times a weight. A sum keeps how much better the first is than the second; ranks alone (reciprocal rank
+# fusion) lose that.
 
 
 class Ranked(NamedTuple, Generic[Item]):
-    """One that was found; how well it fits both, where the best words count 1; and how it was found."""
+    """A result with its score, in which the best words count 1, and how it was found."""
 
     item: Item
     score: float
@@ -362,16 +361,16 @@ class Ranked(NamedTuple, Generic[Item]):
 
 
 def beside(score: float, best: float) -> float:
-    """A score next to the best one of its search, which has 1."""
+    """Return a score relative to the best one of its search, which has 1."""
     return round(min(1.0, score / best), 4) if best > 0 else 0.0
 
 
 def ranked(
     by_words: Mapping[Item, float], by_vectors: Mapping[Item, float], weight: float, times: Mapping[Item, int]
 ) -> list[Ranked[Item]]:
-    """All that were found, the best first, of equal ones the newest (`times`).
+    """Return all results, the best first, and of equal ones the newest (`times`).
 
-    A cosine of 0 or less is not a likeness, and finds nothing.
+    A cosine of 0 or less is no similarity, and finds nothing.
     """
     best = max(by_words.values(), default=0.0)
     ranked = []
@@ -395,12 +394,12 @@ class Vectors(NamedTuple):
     maker: VectorMaker
     queries: QueryVectors
     weight: float
-    """The weight of the best meaning, beside the best words, which count 1."""
+    """The weight of a cosine, relative to the best words, which count 1."""
     count_capped: Callable[[], None]
 
     @property
     def embedder(self) -> str:
-        """The name of the embedder, known since it has made the vector of the query."""
+        """The name of the embedder, which is known once it has made the vector of the query."""
         assert self.queries.embedder.name is not None
         return self.queries.embedder.name
 
@@ -420,9 +419,9 @@ class Vectors(NamedTuple):
 async def find_by_meaning(
     store: Store, vectors: Vectors, query: TranscriptQuery, vector: bytes, alone: bool
 ) -> FoundMessages:
-    """Find by a query's vector and, unless it is `alone`, its words; say how. Raises `StoreUnavailable`.
+    """Return messages found by a query's vector and, unless `alone`, by its words, each with how it was found.
 
-    Both are added up over the best 200 of each; beyond these there are no more pages.
+    Only the best 200 by each are ranked; beyond them there are no more pages. Raises `StoreUnavailable`.
     """
     by_words = [] if alone else await store.transcript_index.find_messages(replace(query, offset=0, limit=MAX_NEAR))
     words = {message.place: message.score for message in by_words}
@@ -438,7 +437,7 @@ async def find_by_meaning(
 async def find_memories_by_meaning(
     store: Store, vectors: Vectors, filter: MemoryFilter, query: str, vector: bytes, alone: bool
 ) -> list[tuple[MemoryRow, float, tuple[FoundBy, ...]]]:
-    """Find memories likewise; the best first, each with its score, and how it was found."""
+    """Return memories found likewise, the best first, each with its score and how it was found."""
     by_words = await store.memories.find_memories_by_words(filter, [] if alone else query_words(query), MAX_NEAR)
     words = {MemoryPlace(row.key, row.id): score for row, score in by_words}
     near = await store.memory_vectors.find_near(filter, vectors.embedder, vector, MAX_NEAR, list(words))

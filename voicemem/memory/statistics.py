@@ -1,8 +1,8 @@
-"""Statistics of a session, its memory beside its messages, and the figures of slim rows in lists of sessions.
+"""Statistics of a session, its memory besides its messages, and the figures of slim rows in lists of sessions.
 
-Figures are made from what is in memory, else in the background, and kept in the store. Nothing is folded for a list:
-what it lacks is made within seconds, and shown by the next one. Summaries, what was forgotten and what was carried over
-are in the journal; the fold knows where.
+Figures are made from a read model in memory, else in the background, and kept in the store. A list folds nothing:
+missing figures are made within seconds, for the next list. Summaries, forgotten ranges and carried sessions are read
+from the journal, at positions that the fold knows.
 """
 
 import math
@@ -38,7 +38,7 @@ from voicemem.transcript.state import State
 from voicemem.transcript.turns import compact_number, count_false_alarms, reply_afters
 
 MAX_PENDING, SLICE = 10_000, 100
-"""Sessions whose figures wait to be made, and how many are made at a time. More are made when they are listed again."""
+"""The most sessions whose figures wait to be made, and how many are made at a time. A later list adds the rest."""
 PAUSE_S = 1.0
 
 
@@ -50,7 +50,7 @@ class CountsByRole(Struct, frozen=True):
 
 
 class Unheard(Struct, frozen=True):
-    """Generated text that the user did not hear; `share` is its part of all that was generated, from 0 to 1."""
+    """Generated text that the user did not hear; `share` is its share of all generated text, from 0 to 1."""
 
     characters: int
     share: float
@@ -67,7 +67,7 @@ class Latencies(Struct, frozen=True):
 
 
 class ToolCounts(Struct, frozen=True):
-    """Tool calls, in all and by the name of the tool; `answered` counts those that have a result."""
+    """Tool calls, in all and by the name of the tool; `answered` counts those with a result."""
 
     calls: int
     answered: int
@@ -91,15 +91,15 @@ class Statistics(Struct, frozen=True):
     counter: str
     latencies: dict[str, Latencies]
     reply_after: Latencies | None
-    """How long the caller waited for replies; null where no turn shows it."""
+    """How long the caller waited for replies; null if no turn shows it."""
     tools: ToolCounts
     summary: SummaryState | None
     extraction: ExtractionState | None
-    """Null where no memories are made of the session."""
+    """Null if no memories are made of the session."""
     forgotten: int
     """Messages that contexts no longer show."""
     ignored: dict[str, int]
-    """By bound (`segments`, `replies`, `interruptions`, `resumes`, `traces`, `words`): the events beyond it."""
+    """By bound (`segments`, `replies`, `interruptions`, `resumes`, `traces`, `words`), how many events exceeded it."""
     memory_bytes: int
 
 
@@ -164,7 +164,7 @@ def latencies(state: State) -> dict[str, Latencies]:
 
 
 def percentiles(values: list[float]) -> Latencies:
-    """The percentiles of values that are sorted."""
+    """Return the percentiles of sorted values."""
     p50, p90, p99 = (values[math.ceil(percent * len(values) / 100) - 1] for percent in (50, 90, 99))
     return Latencies(len(values), p50, p90, p99, values[-1])
 
@@ -180,8 +180,8 @@ class LastWords(Struct, frozen=True):
 class OverviewFigures(Struct, frozen=True):
     """Figures of a memory in a slim row. `unheard` is in characters.
 
-    `reply_after_ms` is the median of its turns', `slowest_ms` the longest. It and `strip` are not there in figures that
-    an older version has made. `outcome` is that of the analysis.
+    `reply_after_ms` is the median over its turns, `slowest_ms` the maximum. Figures made by an older version lack it
+    and `strip`. `outcome` is that of the analysis.
     """
 
     turns: int
@@ -195,17 +195,17 @@ class OverviewFigures(Struct, frozen=True):
 
 
 class Overviews:
-    """Knows the figures of slim rows."""
+    """Makes and finds the figures of slim rows."""
 
     def __init__(self, store: Store, read_models: ReadModelCache) -> None:
         self.store = store
         self.read_models = read_models
         self.closed: dict[int, Stream] = {}
         self.pending: dict[int, int] = {}
-        """By key, the position of sessions whose figures are to be made."""
+        """By key, the positions of sessions whose figures wait to be made."""
 
     def figures(self, row: SessionOverview) -> bytes | None:
-        """The figures of a row as JSON: of now where the memory is at hand, else as last saved, perhaps None."""
+        """Return the figures of a row as JSON: current ones if the read model is ready, else the saved ones or None."""
         read_model = self.read_models.find(row.key)
         is_at_hand = read_model is not None and is_ready(read_model, row.position, with_messages=False)
         if read_model is not None and is_at_hand and not (read_model.is_large or read_model.has_large_refresh):
@@ -215,7 +215,7 @@ class Overviews:
                 row.slowest_ms,
                 row.outcome,
             ):
-                self.enqueue(row.key, row.position)  # filters go by what is saved
+                self.enqueue(row.key, row.position)  # filters use what is saved
             return made.figures
         if row.figures_position != row.position:
             self.enqueue(row.key, row.position)
@@ -232,7 +232,7 @@ class Overviews:
             self.pending[key] = position
 
     async def make_pending(self) -> None:
-        """Make and save some of the figures that are pending. Raises `StoreUnavailable`."""
+        """Make and save some of the pending figures. Raises `StoreUnavailable`."""
         for key, stream in self.closed.items():
             self.enqueue(key, stream.position)
         self.closed.clear()
@@ -248,7 +248,7 @@ class Overviews:
 
 
 def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
-    """The figures of a memory; they are made once for each position."""
+    """Return the figures of a read model; they are made once for each position."""
     if read_model.figures is None or read_model.figures.position != read_model.position:
         messages, state = read_model.current_messages(), read_model.state
         waits = reply_afters(state)
@@ -271,7 +271,7 @@ def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
 
 
 def last_words(read_model: ReadModel, messages: Sequence[Message]) -> LastWords | None:
-    """The last message; also one in progress, if it is of the newest turn."""
+    """Return the last message, which may be in progress if it is of the newest turn."""
     state = read_model.state
     if not state.turn_numbers:
         return None
@@ -286,11 +286,11 @@ def last_words(read_model: ReadModel, messages: Sequence[Message]) -> LastWords 
 
 
 MAX_LISTED = 100
-"""Summaries and forgotten ranges that are listed, the newest."""
+"""The most summaries and forgotten ranges that are listed, the newest."""
 
 
 class SummaryTokens(Struct, frozen=True):
-    """Tokens that an LLM used to write a summary; null where its vendor did not say."""
+    """Tokens that an LLM used to write a summary; null if its vendor did not say."""
 
     input: int | None
     output: int | None
@@ -310,20 +310,20 @@ class SummaryRecord(Struct, frozen=True):
 
 
 class ForgottenRecord(Struct, frozen=True):
-    """A part that contexts leave out: turns up to `through_turn`; or all before `turn`, and what began in it."""
+    """A forgotten range: turns up to `through_turn`; or all before `turn`, and that turn except `kept`."""
 
     through_turn: int | None
     turn: int | None
     kept: tuple[int, ...]
     """The journal positions of messages of `turn` that are not forgotten."""
     carried: bool
-    """True if what was carried over is forgotten too."""
+    """True if the carried sessions are forgotten too."""
     position: int
     ts: int
 
 
 class DocumentState(Struct, frozen=True):
-    """The document that the session works on, and its version."""
+    """The version of the document that the session uses, and its scope."""
 
     scope: str
     version: int
@@ -337,7 +337,7 @@ class MemoryDetails(Struct, frozen=True):
     summaries: list[SummaryRecord]
     forgotten: list[ForgottenRecord]
     carried: tuple[CarriedSession, ...]
-    """Earlier sessions as contexts show them; empty also before they were put together."""
+    """Earlier sessions as contexts show them; empty also before the first context."""
     working_memory: DocumentState | None
     """Null for a session that should share its user's document but has no user."""
 

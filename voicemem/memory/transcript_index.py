@@ -1,8 +1,8 @@
-"""Keeps the index of heard messages up to date with the journals, in the background.
+"""The upkeep of the index of heard messages, in the background.
 
-Commits only note which sessions have changed. What was heard in them is read from their memories a little later, and
-handed to the index, whose transactions are its own. What a process has not done when it ends is found by positions:
-the index knows up to where each journal is in it.
+Commits only note which sessions have changed. Their heard messages are read a little later, and written to the index in
+transactions of its own. If a process ends before that, the next check finds these sessions by position: the index
+knows up to which position it has each journal.
 """
 
 import asyncio
@@ -32,28 +32,28 @@ from voicemem.transcript.messages import Forgotten
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
 RUNNING_INTERVAL_MS = 60_000
-"""The time from the beginning of a session to its first indexing, and between two passes while it runs; a search that
-concerns it does not wait so long."""
+"""The time from the start of a session to its first indexing, and between two passes while it runs; a search within
+its scope does not wait so long."""
 SESSIONS_AT_ONCE = 25
 MAX_INDEXED_FIRST = 50
-"""Sessions that are indexed before a search which they concern."""
+"""The most sessions that are indexed before a search whose scope has them."""
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
 PAUSE_FACTOR, WAITING_FEW = 9, 500
-"""How many times as long as a step the pause after it is, while events come in or webhooks go out: calls come first. It
-is one less for each so many sessions that are due, so that they do not become ever more."""
+"""The pause after a step, as a multiple of it, while events come in or webhooks go out: calls have priority. It is one
+less for each `WAITING_FEW` sessions that are due, so that the backlog does not grow without end."""
 CHECK_INTERVAL_S = 300.0
-"""The time between two checks of all sessions on a store with several nodes: one may have left something undone."""
+"""The time between two checks of all sessions on a store with several nodes, one of which may have died."""
 MAX_WAITING, TAKEN_TOGETHER = 5_000, 500
-"""Sessions that may be due in memory, and those that are indexed between two looks at which are."""
+"""The most sessions that wait in memory, and that are indexed between two checks of which are due."""
 MAX_KNOWN = 10_000
-"""Sessions of which it is remembered what is indexed; of others everything is made again when they change."""
+"""Sessions whose indexed part is remembered; any other is indexed anew as a whole when it changes."""
 MADE_AT_ONCE = 1024 * 1024
-"""Characters of messages that are made before they are handed over: a call may have a hundred times as many."""
+"""The most characters of messages in one update, more or less: a call may have a hundred times as many."""
 
 
 class Indexed(NamedTuple):
-    """The indexed part of a session: up to which position, and what its next changes may change too."""
+    """The indexed part of a session: its position, and the turns that later events may still change."""
 
     position: int
     unheard_turns: frozenset[int]
@@ -61,12 +61,12 @@ class Indexed(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """The messages heard in a session, or a part of them, and what is indexed when all of it is in the index."""
+    """The messages heard in a session, or a part of them, and what is indexed once all are in the index."""
 
     update: TranscriptUpdate
     indexed: Indexed
     read_model: ReadModel
-    """It is kept until the next part is made of it."""
+    """It is kept to make the next part from."""
 
 
 class TranscriptIndexer:
@@ -76,7 +76,7 @@ class TranscriptIndexer:
         self.node = node
         self.feed = feed
         self.count_payloads: Callable[[], int] = lambda: 0
-        """How many payloads of webhooks were made: an attempt whose receiver hangs is no work."""
+        """How many webhook payloads were made. Attempts do not count: one whose receiver hangs is no work."""
         self.store = store
         self.read_models = read_models
         self.clock = clock
@@ -89,23 +89,23 @@ class TranscriptIndexer:
         self.known: OrderedDict[int, Indexed] = OrderedDict()
         self.running_interval_ms = RUNNING_INTERVAL_MS
         self.due, self.max_waiting = 0, MAX_WAITING
-        """How many sessions were due at the last look, and how many may wait in memory."""
+        """How many sessions were due at the last check, and how many may wait in memory."""
         self.left_out: int | None = None
-        """The lowest key of the sessions that were too many to wait in memory: their journals say that they are due."""
+        """The lowest key of the sessions that did not fit in memory: a check of the journals finds them."""
         self.checked_resets: int | None = None
-        """How often the index had been reset when all sessions were last looked at; None before."""
+        """How often the index had been reset when all sessions were last checked; None before."""
         self.listeners: list[Callable[[Iterable[int]], None]] = []
-        """Called with the keys of the sessions of which something was indexed."""
+        """Called with the keys of the sessions that were indexed."""
         self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By project, held while its sessions are indexed, so that older news never follow newer ones."""
+        """By project; held while its sessions are indexed, so that no older update follows a newer one."""
 
     @property
     def is_complete(self) -> bool:
-        """True if all sessions were looked at since the index was opened, or was reset."""
+        """True if all sessions were checked since the index was opened or reset."""
         return self.left_out is None and self.checked_resets == self.store.transcript_index.index_resets
 
     def note(self, stream: Stream) -> None:
-        """Note that the service has journaled something in a session itself, and have it indexed soon."""
+        """Let a session be indexed soon, in which the service itself has journaled something."""
         if stream.kind == SESSION_KIND:
             self.changed[stream.key] = stream
             self.not_before.pop(stream.key, None)
@@ -119,7 +119,7 @@ class TranscriptIndexer:
                 await self.pause_after(step)
 
     async def find_due(self) -> list[int]:
-        """The keys of the sessions that are due, the oldest first; those that are too many are left out."""
+        """Return the keys of the sessions that are due, the oldest first; those beyond `max_waiting` are left out."""
         now = self.clock()
         async for key, when in entries_of(self.not_before):
             if when <= now:
@@ -136,7 +136,7 @@ class TranscriptIndexer:
         return keys[: self.max_waiting]
 
     def begin_step(self) -> tuple[float, int]:
-        """When a step of indexing begins, and how much was done for calls before it."""
+        """Return when a step of indexing begins, and how much work for calls was done before it."""
         return asyncio.get_running_loop().time(), self.feed.commits + self.count_payloads()
 
     async def pause_after(self, step: tuple[float, int]) -> None:
@@ -146,7 +146,7 @@ class TranscriptIndexer:
         await asyncio.sleep(min(MAX_PAUSE_S, factor * (asyncio.get_running_loop().time() - begun)))
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:
-        """Index sessions that have changed and concern a search, before it looks. Raises `StoreUnavailable`."""
+        """Index the changed sessions in the scope of a search, before it runs. Raises `StoreUnavailable`."""
         keys = list[int]()
         async for key, stream in entries_of(self.changed):
             if len(keys) < MAX_INDEXED_FIRST and concerns(stream):
@@ -154,7 +154,7 @@ class TranscriptIndexer:
         await self.index([*keys, *(key for key, stream in self.indexing.items() if concerns(stream))])
 
     async def index(self, keys: Iterable[int]) -> None:
-        """Index those of these sessions that have changed, and wait for those that are. Raises `StoreUnavailable`."""
+        """Index the changed ones of these sessions, and wait for those in progress. Raises `StoreUnavailable`."""
         by_project = dict[str, list[int]]()
         for key in keys:
             stream = self.changed.get(key) or self.indexing.get(key)
@@ -164,7 +164,7 @@ class TranscriptIndexer:
             await self.index_project(project, some)
 
     async def index_project(self, project: str, keys: Sequence[int]) -> None:
-        """Index those of these sessions of a project that have changed; other projects wait for nothing of it."""
+        """Index the changed ones of these sessions of a project; other projects do not wait for it."""
         async with self.turns.setdefault(project, asyncio.Lock()):
             streams = [self.changed.pop(key) for key in keys if key in self.changed]
             self.indexing |= {stream.key: stream for stream in streams}
@@ -185,7 +185,7 @@ class TranscriptIndexer:
             self.not_before |= {s.key: now + self.running_interval_ms for s in streams if s.state == "running"}
 
     async def index_streams(self, streams: Sequence[Stream]) -> set[int]:
-        """Hand over what was heard in these sessions; the keys of those of which everything is needed."""
+        """Write what was heard in these sessions to the index. Return the keys of those that it needs as a whole."""
         updates, after, incomplete = [], dict[int, Indexed](), set[int]()
         for stream in streams:
             with suppress(SessionQuarantined):
@@ -195,7 +195,7 @@ class TranscriptIndexer:
                     heard = await self.hear(stream, heard)
                 updates.append(heard.update)
                 after[stream.key] = heard.indexed
-            await asyncio.sleep(0)  # small calls are read on the event loop, and others come in between
+            await asyncio.sleep(0)  # small calls are read on the event loop: other tasks run in between
         if not updates:
             return set()
         incomplete.update(await self.store.transcript_index.index_messages(updates))
@@ -211,27 +211,27 @@ class TranscriptIndexer:
         return incomplete
 
     async def hear(self, stream: Stream, before: Heard | None = None) -> Heard:
-        """The next part of what was heard in a session. Raises `SessionQuarantined`, `StoreUnavailable`."""
+        """Return the next part of the messages heard in a session. Raises `SessionQuarantined`, `StoreUnavailable`."""
         make = partial(heard_messages, stream, self.known.get(stream.key), before)
         position = stream.position if before is None else before.update.position
         return await self.read_models.compute_as_of(
             stream.key, position, make, background=True, or_later=True, owner=stream.project
         )
 
-    # What was left undone
+    # Sessions that were missed
 
     async def catch_up(self) -> None:
-        """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
+        """Index all sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
         resets, count, step = self.store.transcript_index.index_resets, 0, self.begin_step()
         first = 1 if self.left_out is None else self.left_out
         if self.checked_resets != resets:
             self.known.clear()
             first = 1
-        self.left_out = self.checked_resets = None  # if the store goes away, all are looked at again
+        self.left_out = self.checked_resets = None  # if the store fails, all are checked again
         async for looked_at, done in self.check_all(first - 1):
             count += done
             if looked_at:
-                await self.find_due()  # so that no more of them wait than may
+                await self.find_due()  # so that no more wait than may
             await self.pause_after(step)
             step = self.begin_step()
         if count:
@@ -241,7 +241,7 @@ class TranscriptIndexer:
             self.checked_resets = resets
 
     async def check_all(self, after: int | None = 0) -> AsyncIterator[tuple[int, int]]:
-        """Look at all sessions after a key, and index those that are behind; how many of both in each step."""
+        """Check all sessions after a key, and index those that are behind; yield the numbers of both in each step."""
         while after is not None:
             check = await self.store.transcript_index.check_index(after, CHECKED_AT_ONCE)
             for first in range(0, len(check.behind), SESSIONS_AT_ONCE):
@@ -255,9 +255,9 @@ class TranscriptIndexer:
 
 
 def heard_messages(stream: Stream, known: Indexed | None, before: Heard | None, read_model: ReadModel) -> Heard:
-    """Return the messages heard in a session: all, or the turns that may have changed since they were indexed.
+    """Return the messages heard in a session: all, or those of turns that may have changed since they were indexed.
 
-    Very many come in parts. What happens between two of them is part of the next update.
+    A large number comes in parts. Events between two parts are in the next update.
     """
     if before is None:
         before = Heard(*all_to_hear(stream, known, read_model), read_model)
@@ -278,7 +278,7 @@ def heard_messages(stream: Stream, known: Indexed | None, before: Heard | None, 
 
 
 def all_to_hear(stream: Stream, known: Indexed | None, read_model: ReadModel) -> tuple[TranscriptUpdate, Indexed]:
-    """Return an update of which all turns are still to come, and what is indexed after it."""
+    """Return an update whose turns are all still to come, and what is indexed after it."""
     state, position = read_model.state, read_model.position
     changed = set(read_model.turns_changed_since(position if known is None else known.position))
     if known is None or known.forgotten != state.forgotten:
@@ -291,18 +291,18 @@ def all_to_hear(stream: Stream, known: Indexed | None, read_model: ReadModel) ->
 
 
 async def index_forever(indexer: TranscriptIndexer) -> None:
-    """Background task: index what was left undone before, then the sessions that change."""
+    """Background task: index the sessions that were missed, then those that change."""
     next_check = 0.0
     time = asyncio.get_running_loop().time
     while True:
-        with suppress(StoreUnavailable):  # what waits is still waiting then
+        with suppress(StoreUnavailable):  # the sessions still wait
             await indexer.index_due()
             if next_check <= time() or not indexer.is_complete:
                 index, lease_ms = indexer.store.transcript_index, int(CHECK_INTERVAL_S * 1000)
                 node, now = indexer.node.token, indexer.clock()
                 if indexer.left_out is not None or await index.claim_index_check(node, now, lease_ms):
                     await indexer.catch_up()
-                else:  # another node is at it
+                else:  # another node does it
                     indexer.checked_resets = index.index_resets
                 next_check = float("inf") if indexer.store.is_exclusive else time() + CHECK_INTERVAL_S
         await asyncio.sleep(ROUND_S)

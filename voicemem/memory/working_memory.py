@@ -1,7 +1,7 @@
 """Working memory: documents of sessions and of users, and the data of a session, as events in their streams.
 
 An update reads the document at a position, merges and checks the change, and appends it right after that position. If
-something else was appended first, all of that is repeated. So writers on any number of nodes lose nothing, and every
+something else was appended first, all of it is repeated. So writers on any number of nodes lose nothing, and every
 version can be read.
 """
 
@@ -40,16 +40,16 @@ class DocumentSettings(Struct):
 
 
 class DocumentOwner(NamedTuple):
-    """The owner of a document, and the working memory settings of the session that asks."""
+    """The owner of a document, and the working memory settings of the requesting session."""
 
     scope: documents.Scope
     project: str
     id: str
     config: documents.WorkingMemoryConfig = DEFAULT_CONFIG
     session_id: str | None = None
-    """The session that asks; None for one who asks for a user."""
+    """The requesting session; None for a request about a user."""
     stream: Stream | None = None
-    """The row of the session that owns the document, if it was read for this request; it is not read again then."""
+    """The row of the session that owns the document, if this request has read it already."""
 
 
 class DocumentView(Struct, frozen=True):
@@ -61,34 +61,34 @@ class DocumentView(Struct, frozen=True):
     version: int = 0
     updated_ms: int | None = None
     stored_form: documents.Form | None = None
-    """The form that the document itself has; None if the configuration decides."""
+    """The form stored with the document; None if the configuration decides."""
 
 
 class VersionAuthor(Struct, frozen=True):
-    """Through which session a version was made, and by which producer, where that is known."""
+    """The session through which a version was made, and the producer, if known."""
 
     session_id: str
     producer: str | None
 
 
 class DocumentVersion(Struct, frozen=True):
-    """A version, and the operation that made it."""
+    """A version and its operation."""
 
     version: int
     operation: documents.Operation
     updated_ms: int = msgspec.field(name="updated_at")
     by: VersionAuthor | None
-    """Null where a user's document was changed without a session."""
+    """Null if a user's document was changed without a session."""
 
 
 class DocumentChange(NamedTuple):
-    """A change of a document; with `form`, the document has this form from now on."""
+    """A change to a document; with `form`, the document has this form from now on."""
 
     operation: documents.Operation
     content: Any = None
     form: documents.Form | None = None
     is_padded: bool = False
-    """True if what does not change may be null or empty in it."""
+    """True if null or empty values in it mean no change."""
 
 
 def owner_of_session(stream: Stream) -> DocumentOwner:
@@ -125,7 +125,7 @@ class WorkingMemory:
     # Documents
 
     async def read_document(self, owner: DocumentOwner, version: int | None = None) -> DocumentView:
-        """A document as it is, or at a version. Raises `Refused` (`unknown_version`, `unknown_session`)."""
+        """Return a document, at a version if one is named. Raises `Refused` (`unknown_version`, `unknown_session`)."""
         stream = await self.find_stream(owner)
         document = None if stream is None else (await self.read_models.get_state(stream)).document
         if version is None or (document is not None and version == document.version):
@@ -138,7 +138,7 @@ class WorkingMemory:
         )
 
     async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[DocumentVersion]:
-        """The changes that made the versions before `before`, newest first. Raises `Refused` (`unknown_session`)."""
+        """Return the versions before `before`, the newest first. Raises `Refused` (`unknown_session`)."""
         stream = await self.find_stream(owner)
         document = None if stream is None else (await self.read_models.get_state(stream)).document
         if stream is None or document is None:
@@ -157,7 +157,7 @@ class WorkingMemory:
     async def change(
         self, owner: DocumentOwner, change: DocumentChange, expected: Collection[int] | None = None
     ) -> DocumentView:
-        """Change a document; the document after that. With `expected`, only if it has one of these versions.
+        """Change a document, and return it. With `expected`, it must have one of these versions.
 
         Raises `Refused`: `precondition_failed`, `too_big`, `invalid_field` for a content that breaks the form.
         """
@@ -182,12 +182,12 @@ class WorkingMemory:
     async def apply_change(
         self, before: DocumentView, change: DocumentChange, now_ms: int
     ) -> tuple[DocumentView, MemoryDocument]:
-        """The document after a change, and the event to journal. Raises `Refused`."""
+        """Return the document after a change, and the event to journal. Raises `Refused`."""
         if self.rules is not None:
             change = change._replace(content=redact_value(change.content, self.rules))
         form, change = prepare_change(before, change)
-        # The first document of a user stores the form of the session's configuration, so that all sessions of the user
-        # find the same form; else it is left to the configuration.
+        # The first document of a user stores the form from the session's configuration, so that all sessions of the
+        # user find the same form; otherwise the configuration decides.
         adopts = (
             before.stored_form is None
             and before.owner.scope == "user"
@@ -212,7 +212,7 @@ class WorkingMemory:
     async def append_event(
         self, owner: DocumentOwner, stream: Stream | None, event: MemoryDocument, position: int, now_ms: int
     ) -> bool:
-        """Journal an event right after a position; False if something else was appended first."""
+        """Journal an event right after a position. Return False if something else was appended first."""
         if stream is None:
             stream = await self.journal.ensure_user(owner.project, owner.id, now_ms)
         try:
@@ -224,7 +224,7 @@ class WorkingMemory:
             return False  # the user was erased meanwhile: the next attempt creates it again
 
     async def find_stream(self, owner: DocumentOwner) -> Stream | None:
-        """The stream of an owner's document; None for a user without one. Raises `Refused` (`unknown_session`)."""
+        """Return the stream of an owner's document; None for a user without. Raises `Refused` (`unknown_session`)."""
         if owner.scope == "user":
             documents = await find_documents(self.read_models, owner.project, owner.id)
             return documents[0][0] if documents else None
@@ -235,12 +235,12 @@ class WorkingMemory:
     # Tools
 
     async def tool_definitions(self, owner: DocumentOwner | Stream) -> list[JsonObject]:
-        """The tool definitions for the document of an owner, or of a session. Raises `Refused`."""
+        """Return the tool definitions for the document of an owner or a session. Raises `Refused`."""
         view = await self.read_document(owner if isinstance(owner, DocumentOwner) else owner_of_session(owner))
         return documents.tool_definitions(view.form)
 
     async def execute_tool(self, owner: DocumentOwner | Stream, call: documents.ChatToolCall) -> JsonObject:
-        """Run a tool call; the tool message. An error in the tool call is reported in the message, for the LLM to read.
+        """Run a tool call. Return the tool message, which reports an error in the call to the LLM.
 
         Raises `Refused` for a session that has no document, and `StoreUnavailable`.
         """
@@ -254,7 +254,7 @@ class WorkingMemory:
             return documents.tool_message(call, f"Error: {refused.detail}")
 
     async def run_tool(self, owner: DocumentOwner, call: documents.ChatToolCall) -> str:
-        """Run a tool call; its result as text. Raises `Refused`, `InvalidFrame`."""
+        """Run a tool call. Return its result as text. Raises `Refused`, `InvalidFrame`."""
         match call.function.name:
             case "get_working_memory":
                 view = await self.read_document(owner)
@@ -280,19 +280,19 @@ class WorkingMemory:
         return (await self.read_models.get_state(stream)).data
 
     async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:
-        """Journal a change of the data; the data after it. Raises `Refused` (`too_big`, `unknown_session`)."""
+        """Journal a change to the data, and return them. Raises `Refused` (`too_big`, `unknown_session`)."""
         async with self.locks.setdefault(("session", stream.project, stream.id), asyncio.Lock()):
             check_data = partial(checked_data, event=event)
             return (await append_derived(self.read_models, stream, check_data, self.clock, True))[1].state.data
 
 
 def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[documents.Form, DocumentChange]:
-    """The form of the document after a change, and the change as it is journaled. Raises `Refused` (`invalid_field`).
+    """Return the form of the document after a change, and the change to journal. Raises `Refused` (`invalid_field`).
 
-    A text that holds a JSON object, for a document of that format, is taken as the object: LLMs send such texts.
+    For a document in JSON, a text that holds an object is taken as the object: LLMs send such texts.
     """
     appends = change.operation == "append"
-    # An append to nothing is a first content; then the old content has no say in the form.
+    # An append to an empty document is a first content: the old content does not matter for the form.
     existing = before.content if appends and before.content != "" else None
     content = change.content
     if isinstance(content, str) and (change.form or before.form).format == "json":
@@ -311,7 +311,7 @@ def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[docume
         return form, change
     if existing is not None:
         documents.check_same_kind(existing, content)
-        documents.check_content(content, form)  # what it becomes a part of may be smaller
+        documents.check_content(content, form)  # a merge may shrink it
     if content == "" and not appends:
         documents.check_content(content, form)
         return form, change._replace(operation="clear", content=None)
@@ -322,7 +322,7 @@ def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[docume
 
 
 def parse_object(text: str) -> str | JsonObject:
-    """The JSON object in a text; the text itself if it does not hold one."""
+    """Return the JSON object in a text; the text itself if it holds none."""
     try:
         check_frame(text.encode())
         value = JSON_DECODER.decode(text)
@@ -333,8 +333,8 @@ def parse_object(text: str) -> str | JsonObject:
 
 
 def checked_data(read_model: ReadModel, event: MemoryData) -> MemoryData:
-    """The event, if the data after it are not too large. Raises `Refused` (`too_big`)."""
-    check_data_size(event.content)  # before any work with it, and so that a checkpoint of the session can be restored
+    """Return the event, if the data after it are not too large. Raises `Refused` (`too_big`)."""
+    check_data_size(event.content)  # before any work, and so that a checkpoint of the session can be restored
     if event.operation == "patch":
         check_data_size(merge_patch(read_model.state.data, event.content))
     return event

@@ -1,7 +1,7 @@
-"""The check of an analysis: values are kept that lines of the call show.
+"""The check of an analysis: only values that lines of the call show are kept.
 
-An operator's schema says what is to be found out. An LLM may invent it, take the agent's word for the caller's, or
-believe a caller who says "the outcome is: sold". So each value names lines, and words that are in them.
+An operator's schema defines the values. An LLM may invent them, take the agent's word for the caller's, or believe a
+caller who says "the outcome is: sold". So each value cites lines, and words in them.
 """
 
 import json
@@ -27,13 +27,13 @@ from voicemem.search.words import PAIRED
 from voicemem.transcript.messages import Role
 
 CONTRADICTED = object()
-"""Stands for a field that an answer has twice, with different values."""
+"""The value of a field that an answer has twice, with different values."""
 ASKED = re.compile(r"[^.!。！]*?[?？]\s*(.+)", re.DOTALL)
-"""The rest of a question, and what its speaker says after it."""
+"""The rest of a question; the group is the text after it."""
 SHORT = 3
-"""Words of a text, such as a name, that one line must say: of a longer one several may."""
+"""A text of so few words, such as a name, must be in one line; a longer one may be spread over several."""
 CHOICES = ("enum", "const")
-"""Keywords that list values: which of them fits is the LLM's to judge."""
+"""Keywords that list values; the LLM judges which of them fits."""
 
 
 class Citation(Struct, frozen=True):
@@ -42,27 +42,27 @@ class Citation(Struct, frozen=True):
 
 
 class DraftedValue(Struct, frozen=True):
-    """A value, as an LLM wrote it."""
+    """A value as an LLM wrote it."""
 
     value: Any = None
     shown_by: list[Citation] = []
 
 
 class AnalysisAnswer(Struct, frozen=True):
-    """The part of an answer that is the analysis."""
+    """The analysis in an answer."""
 
     analysis: Raw
 
 
 class CheckedAnalysis(NamedTuple):
-    """The values kept of an answer, and how many were refused for which reason."""
+    """The values kept from an answer, and the numbers of refused ones by reason."""
 
     values: Analysis
     refused: Counter[Refusal]
 
 
 def read_analysis(text: str) -> dict[str, DraftedValue | Refusal]:
-    """The values of an answer, or why one cannot be looked at; without those that are null. Raises `LlmFailed`."""
+    """Return the values of an answer that are not null, or why one cannot be read. Raises `LlmFailed`."""
     answer = decode_answer(text, AnalysisAnswer)
     try:
         fields = None if answer is None else json.loads(bytes(answer.analysis), object_pairs_hook=mark_contradictions)
@@ -79,7 +79,7 @@ def read_analysis(text: str) -> dict[str, DraftedValue | Refusal]:
 
 
 def mark_contradictions(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
-    """An object in which a name that comes again with another value has neither."""
+    """Return an object in which a name with two different values has `CONTRADICTED`."""
     values: JsonObject = {}
     for name, value in pairs:
         values[name] = value if values.get(name, value) == value else CONTRADICTED
@@ -100,7 +100,7 @@ def draft_of(field: Any) -> DraftedValue | Refusal:
 def check_analysis(
     prompt: Prompt, drafts: Mapping[str, DraftedValue | Refusal], rules: Rules | None = None
 ) -> CheckedAnalysis:
-    """Keep the values, all of which fit the schema, that lines of this prompt show; redacted by these rules."""
+    """Keep the values that lines of this prompt show, redacted by these rules. They must fit the schema already."""
     assert prompt.schema is not None
     kept: Analysis = {}
     refused: Counter[Refusal] = Counter()
@@ -125,12 +125,12 @@ class Field(NamedTuple):
 
     @property
     def said_by(self) -> str:
-        """The speaker who must have said what shows it."""
+        """The speaker whose words must show the value."""
         return self.schema.get(SAID_BY, SPEAKERS[0]) if isinstance(self.schema, dict) else SPEAKERS[0]
 
     @property
     def choices(self) -> list[Any]:
-        """The values that the schema lists, anywhere in it."""
+        """All values that the schema lists."""
         choices: list[Any] = []
         waiting = [self.schema]
         while waiting:
@@ -172,7 +172,7 @@ def check_value(prompt: Prompt, field: Field, draft: DraftedValue, rules: Rules 
 
 
 def is_denied(text: str, words: str) -> bool:
-    """Return whether words are quoted without what denies them: "take it" of "I won't take it", of "Take it? No."."""
+    """Return whether words are quoted without their denial: "take it" from "I won't take it", or "Take it? No."."""
     stems, rest = said.stems_of(words), text.partition(words)[2]
     match = ASKED.match(rest)
     return (
@@ -188,7 +188,7 @@ def denies(leaf: Any) -> bool:
 
 
 def cleaned(value: Any) -> Any:
-    """A value whose texts are on one line, without control characters."""
+    """Return a value with each text on one line, without control characters."""
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, list):
@@ -199,7 +199,7 @@ def cleaned(value: Any) -> Any:
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
-    """Yield the texts, numbers and so on of a value."""
+    """Yield the texts, numbers, booleans and nulls of a value."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from leaves_of(item)
@@ -208,7 +208,7 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def words_in(line: Line, words: str | None) -> ShownBy | None:
-    """The words as the line has them, all of it if none are named; None if they are not in it."""
+    """Return the words as the line has them, or the whole line if none are named; None if they are not in it."""
     role: Role = "user" if line.is_callers else "assistant"
     shown = line.text
     if words is not None and (parts := re.findall(r"\w+", words)):
@@ -223,7 +223,7 @@ def words_in(line: Line, words: str | None) -> ShownBy | None:
 def refuse_value(
     prompt: Prompt, field: Field, leaves: Sequence[Any], cited: Sequence[Line], words: str
 ) -> Refusal | None:
-    """The reason for which these lines, of which these words are cited, do not show a value."""
+    """Return why these lines, and the words cited from them, do not show a value; None if they do."""
     texts = [leaf for leaf in leaves if isinstance(leaf, str)]
     if any(map(said.gives_orders, texts)):
         return "instruction"
@@ -251,7 +251,7 @@ def refuse_value(
 
 
 def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> Refusal | None:
-    """The reason why lines do not show a value that the LLM chose: they deny it, or say another one, or only ask."""
+    """Return why lines do not show a value that the LLM chose: they deny it, say another one, or only ask."""
     text = readable(leaf)
     if leaf is True and all(said.only_refuses(line.text) for line in own):
         return "contradicted"
@@ -269,7 +269,7 @@ def refuse_choice(leaf: Any, field: Field, own: Sequence[Line], words: str) -> R
 
 
 def refuse_free(leaf: Any, own: Sequence[Line], cited: Sequence[Line]) -> Refusal | None:
-    """Why lines do not show a text or a number: no one says it, or another does, and who should say it says no."""
+    """Return why lines do not show a text or a number: no one says it, or only the wrong speaker, and it is denied."""
     if is_said(leaf, own):
         return None
     if not is_said(leaf, cited):
@@ -278,13 +278,13 @@ def refuse_free(leaf: Any, own: Sequence[Line], cited: Sequence[Line]) -> Refusa
 
 
 def readable(value: Any) -> str:
-    """A value as words: `not_sold` and `callBack` are two each."""
+    """Return a value as words: `not_sold` and `callBack` are two each."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", text)
 
 
 def is_said(leaf: Any, cited: Sequence[Line]) -> bool:
-    """Return whether lines say a free text or a number: more than half of its words, its numbers, or its day."""
+    """Return whether lines say a free text or a number: its numbers and more than half of its words, or its day."""
     heard = " ".join(line.text for line in cited)
     if not isinstance(leaf, str):
         return said.says_number(heard, f"{leaf:.15g}")

@@ -1,7 +1,7 @@
-"""The check of an LLM's answer: which memories are kept, and why others are refused.
+"""The check of an LLM's answer: which memories are kept, and why the others are refused.
 
-An LLM may invent things, be led astray by what a caller says, or mistake a question for a fact. So nothing of its
-answer is trusted: a memory must name lines that it was shown, which say it.
+An LLM may invent things, be misled by a caller, or mistake a question for a fact. So its answer is not trusted: a
+memory must cite lines of the prompt that say it.
 """
 
 import json
@@ -24,7 +24,7 @@ from voicemem.redaction.texts import Rules, redact_value
 
 UNUSABLE = "unusable_answer"
 BEGINS = re.compile(r'\{\s*"(?:memories|analysis)"')
-"""The beginning of the answer within prose or a fence."""
+"""The beginning of an answer within prose or a code fence."""
 FENCED = re.compile(r"```(?:json\w*)?[ \t]*\n(.*?)(?:```|\Z)", re.IGNORECASE | re.DOTALL)
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
 MAX_TRIES = 8
@@ -52,12 +52,12 @@ Refusal = Literal[
 """Why a memory, or a value of an analysis, is refused; docs/extraction.md explains each."""
 REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
 HIGHEST, DEFAULT_CONFIDENCE, UNCERTAIN = 0.9, 0.8, 0.7
-"""The most that an LLM's confidence counts, what it is without any, and the share of it that is left where it is not
-known for certain that the lines were heard so."""
+"""The highest confidence, the one of a memory without any, and the factor if it is not certain that the lines were
+heard so."""
 
 
 class DraftedMemory(Struct, frozen=True, rename={"lines": "from"}):
-    """One memory, as an LLM wrote it."""
+    """A memory as an LLM wrote it."""
 
     text: str
     kind: str
@@ -70,7 +70,7 @@ class DraftedMemory(Struct, frozen=True, rename={"lines": "from"}):
 
 
 class Answer(Struct, frozen=True):
-    """The part of an answer that is memories; each of them is read alone."""
+    """The memories in an answer, each of which is read by itself."""
 
     memories: list[Any]
 
@@ -79,12 +79,12 @@ A = TypeVar("A", bound=Struct)
 
 
 def read_answer(text: str) -> list[DraftedMemory | None]:
-    """The memories of an answer; None for one that is not made as it was asked for. Raises `LlmFailed`.
+    """Return the memories of an answer; None for a malformed one. Raises `LlmFailed`.
 
-    LLMs without schemas put prose or a fence around the JSON, or leave out the object around the list.
+    LLMs without schemas put prose or a code fence around the JSON, or leave out the object around the list.
     """
     answer = decode_answer(text, Answer)
-    if answer is None or len(answer.memories) > 60:  # an answer with more is none
+    if answer is None or len(answer.memories) > 60:  # so many are no answer
         raise LlmFailed(UNUSABLE)
     drafts: list[DraftedMemory | None] = []
     for one in answer.memories:
@@ -96,7 +96,7 @@ def read_answer(text: str) -> list[DraftedMemory | None]:
 
 
 def decode_answer(text: str, kind: type[A]) -> A | None:
-    """The last whole answer in a text, which may follow drafts of it; None without any, or if it is too large."""
+    """Return the last complete answer in a text, which may follow drafts; None if there is none or it is too large."""
     if len(text) > MAX_ANSWER or has_too_many_values(text.encode(errors="replace")):
         return None
     decoder, answer = json.JSONDecoder(), None
@@ -117,7 +117,7 @@ def decode_answer(text: str, kind: type[A]) -> A | None:
 
 
 def without_trailing_commas(text: str) -> str:
-    """JSON without the commas that are before a closing bracket; its strings stay."""
+    """Return JSON without commas before closing brackets; its strings stay."""
     return TRAILING_COMMA.sub(lambda match: match[1] or "", text)
 
 
@@ -135,19 +135,19 @@ class ExtractedMemory(NamedTuple):
 
     @property
     def said_ms(self) -> int:
-        """The time at which the last of its lines began, Unix ms."""
+        """The time at which its last line began, Unix ms."""
         return max(line.said_ms for line in self.lines)
 
 
 class Checked(NamedTuple):
-    """The memories kept of an answer, and how many were refused for which reason."""
+    """The memories kept from an answer, and the numbers of refused ones by reason."""
 
     memories: tuple[ExtractedMemory, ...]
     refused: Counter[Refusal]
 
 
 def check_answer(prompt: Prompt, drafts: Iterable[DraftedMemory | None], rules: Rules | None = None) -> Checked:
-    """Keep the memories of an answer to this prompt that are what was asked for, redacted by these rules."""
+    """Keep the valid memories of an answer to this prompt, redacted by these rules."""
     kept: list[ExtractedMemory] = []
     refused: Counter[Refusal] = Counter()
     known: set[str] = set()
@@ -197,15 +197,15 @@ def check_memory(prompt: Prompt, draft: DraftedMemory | None) -> ExtractedMemory
 
 
 def redacted(draft: DraftedMemory, rules: Rules) -> DraftedMemory:
-    """The draft without what an operator does not want to be kept: an LLM may join what was said in pieces."""
+    """Return the draft, redacted once more, since an LLM may join words that were said in pieces."""
     text, topics, entities = redact_value([draft.text, draft.topics, draft.entities], rules)
     return structs.replace(draft, text=text, topics=topics, entities=entities)
 
 
 def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[int, str]) -> Refusal | None:
-    """The reason why a text can be no memory, whatever was said, or why the lines that it cites do not say it.
+    """Return why a text cannot be a memory, or why the lines that it cites do not say it; None if they do.
 
-    What only a line with instructions says (`orders`, by number) is not a memory, whichever lines are cited for it.
+    Words that only a line with instructions says (`orders`, by number) cannot be in a memory, whichever lines it cites.
     """
     if gives_orders(text):
         return "instruction"
@@ -222,7 +222,7 @@ def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[in
         return "instruction"
     if kind == "summary":
         return None
-    # For what is said of the caller, they have to have said something that neither asks nor greets.
+    # For a memory about the caller, the caller must have said something besides questions and greetings.
     of_caller = kind in ("fact", "preference")
     own = [line.text for line in cited if line.is_callers or not of_caller]
     if not own:
@@ -240,13 +240,13 @@ def confidence_of(stated: float | None, lines: Sequence[Line]) -> float:
 
 
 def labels(texts: Iterable[str]) -> tuple[str, ...]:
-    """Topics or entities, each once, without those that cannot be one: with commas, empty or too long."""
+    """Return topics or entities, each once, without invalid ones: with commas, empty or too long."""
     topics = dict.fromkeys(one_line(text) for text in texts)
     return tuple(text for text in topics if re.match(TOPIC_PATTERN, text))[:MAX_TOPICS]
 
 
 def day_or_none(text: str | None) -> str | None:
-    """A day or an instant (ISO 8601); None for anything else, and for a day that does not exist."""
+    """Return a day or an instant (ISO 8601); None for any other text, and for a day that does not exist."""
     with suppress(ValueError):
         if text is not None and re.match(TIME_PATTERN, text):
             time_ms(text)

@@ -1,4 +1,4 @@
-"""One step of an extraction: what was heard and not sent yet goes to an LLM, and what it makes of it is kept."""
+"""One step of an extraction: messages not sent yet go to an LLM, and the memories that it makes are kept."""
 
 import asyncio
 from collections import Counter
@@ -41,16 +41,16 @@ StateName = Literal["current", "waiting", "running", "failing", "out_of_budget",
 METRIC_USE = "extraction"
 MAX_CALLS = 8
 ANSWER_TOKENS = 800
-"""The assumed cost of an answer until it has come."""
+"""The assumed cost of an answer until it comes."""
 MAX_NAME = 128
 CHANGED = "changed"
-"""The word for lines that became others while the LLM was asked."""
+"""The error code for lines that changed while the LLM was asked."""
 
 
 class ExtractionState(Struct, frozen=True):
-    """The progress of extraction in a session. `finished`: it has had all the LLM requests that it may have.
+    """The progress of extraction in a session. `finished` means that it has used all its LLM requests.
 
-    `through` is the position of the journal up to which its messages were sent, in `calls` requests.
+    `through` is the journal position up to which its messages were sent, in `calls` requests.
     """
 
     state: StateName
@@ -62,7 +62,7 @@ class ExtractionState(Struct, frozen=True):
 
 
 class DailyBudget:
-    """Tokens that each project may spend a day, over all nodes; 0: as many as it likes."""
+    """The tokens that each project may spend a day, over all nodes; 0 is no limit."""
 
     def __init__(self, store: Store, clock: Clock, limit: int = 0) -> None:
         self.store = store
@@ -73,7 +73,7 @@ class DailyBudget:
         return not self.limit or await self.store.extractions.spend_tokens(project, self.day, tokens, self.limit)
 
     async def correct(self, project: str, tokens: int) -> None:
-        """Count what was spent beyond an estimate, or give back what was not."""
+        """Count tokens spent beyond an estimate, or give back those that were not spent."""
         if self.limit and tokens:
             await self.store.extractions.spend_tokens(project, self.day, tokens, 0)
 
@@ -83,7 +83,7 @@ class DailyBudget:
 
 
 class Reading(NamedTuple):
-    """The part of a session to be sent, as of a position of its journal."""
+    """The part of a session to send, as of a position of its journal."""
 
     position: int
     extracted: Extracted
@@ -94,14 +94,14 @@ class Reading(NamedTuple):
 
 class Step(NamedTuple):
     result: str
-    """`sent`, or why nothing was: `nothing`, `calls` or `budget`."""
+    """`sent`, or why nothing was sent: `nothing`, `calls` or `budget`."""
     position: int
-    """Up to where the session was looked at."""
+    """The position up to which the session was read."""
 
 
 @dataclass(eq=False)
 class Extractor:
-    """Makes memories of sessions, a section at a time. Nothing of it runs by itself."""
+    """Makes memories of sessions, a section at a time. `worker` runs it."""
 
     store: Store
     read_models: ReadModelCache
@@ -113,7 +113,7 @@ class Extractor:
     rules: Rules | None = None
 
     async def extract_next(self, stream: Stream, config: ExtractConfig, fewest: int = 1) -> Step:
-        """Send the next section of a session, if it has at least the `fewest` lines, and keep what comes of it.
+        """Send the next section of a session, if it has at least the `fewest` lines, and keep the memories made of it.
 
         Raises `Refused` (`llm_not_configured`, `unknown_session`), `LlmFailed`, `SessionQuarantined`,
         `StoreUnavailable`.
@@ -124,7 +124,7 @@ class Extractor:
         section = reading.section
         if section is None:
             return Step("nothing", reading.position)
-        # Of a section that is not the last, what follows would wait.
+        # A section that is not the last is always sent, or the next ones would wait.
         says_enough = len(section.lines) >= fewest and any(line.is_callers for line in section.lines)
         if section.is_last and not says_enough:
             return Step("nothing", reading.position)
@@ -158,11 +158,11 @@ class Extractor:
         return Step("sent", reading.position)
 
     def check(self, prompt: prompts.Prompt, answer: str) -> Checked:
-        """The memories of an answer. Raises `LlmFailed`."""
+        """Return the checked memories of an answer. Raises `LlmFailed`."""
         return check_answer(prompt, read_answer(answer) if prompt.kinds else (), self.rules)
 
     async def analyse(self, prompt: prompts.Prompt, answer: str) -> CheckedAnalysis:
-        """The values of an answer that fit the schema and are shown. Raises `LlmFailed`, `StoreUnavailable`."""
+        """Return the values of an answer that fit the schema and are shown. Raises `LlmFailed`, `StoreUnavailable`."""
         if prompt.schema is None:
             return CheckedAnalysis({}, Counter())
         drafts = await asyncio.to_thread(read_analysis, answer)
@@ -170,7 +170,7 @@ class Extractor:
         return await asyncio.to_thread(check_analysis, prompt, fitting, self.rules)
 
     async def ask(self, stream: Stream, config: ExtractConfig, prompt: prompts.Prompt, estimate: int) -> LlmText:
-        """The LLM's answer; what it really cost is counted."""
+        """Return the LLM's answer, and count its real cost."""
         schema = prompts.response_format(prompt)
         answer = await self.llm.ask(stream, METRIC_USE, config.model, prompt.messages, schema)
         if answer.input_tokens is not None and answer.output_tokens is not None:
@@ -184,7 +184,7 @@ class Extractor:
     async def find_known(
         self, stream: Stream, config: ExtractConfig, section: prompts.Section
     ) -> tuple[list[prompts.KnownMemory], Memory | None]:
-        """The memories of the same user that are nearest to what they said, and the summary of the session so far."""
+        """Return the user's memories that are closest to what they said, and the summary of the session so far."""
         if not prompts.KINDS_OF[config.strategy or DEFAULT_STRATEGY]:
             return [], None
         scope = scope_of(stream)
@@ -205,9 +205,9 @@ class Extractor:
     async def keep(
         self, stream: Stream, reading: Reading, drafts: Sequence[MemoryDraft], mark: MemoriesExtracted
     ) -> None:
-        """Journal memories and the mark up to where lines were sent, in one step.
+        """Journal memories and the mark of the position up to which lines were sent, in one step.
 
-        Only while the session says the same, and no other node has sent these lines: the first one counts.
+        The lines must be unchanged, and not sent by another node meanwhile: the first one counts.
         """
         assert reading.section is not None
         for _ in range(MAX_APPEND_ATTEMPTS):
@@ -235,7 +235,7 @@ def read_section(read_model: ReadModel, count: prompts.CountTokens) -> Reading:
 async def fit_to_schema(
     schema: JsonObject, drafts: Mapping[str, DraftedValue | Refusal]
 ) -> dict[str, DraftedValue | Refusal]:
-    """The values, but for those that break the schema, each by itself. Raises `StoreUnavailable`."""
+    """Return the values, with `breaks_schema` for each that breaks the schema by itself. Raises `StoreUnavailable`."""
     fields = schema["properties"]
     part: JsonObject = {name: schema[name] for name in ("$defs", "definitions", "properties") if name in schema}
     values = {name: one.value for name, one in drafts.items() if isinstance(one, DraftedValue) and name in fields}
@@ -254,7 +254,7 @@ async def fits(schema: JsonObject, values: JsonObject) -> bool:
 
 
 def said_now(read_model: ReadModel, reading: Reading) -> tuple[Extracted, list[tuple[int, str, str]]]:
-    """Up to where lines were sent by now, and what the lines of a reading say by now."""
+    """Return what was extracted by now, and the current content of the lines of a reading."""
     section, state = reading.section, read_model.state
     through = 0 if section is None else section.through
     return state.extracted or Extracted(), content_of(prompts.said_between(state, reading.extracted.through, through))
@@ -267,7 +267,7 @@ def content_of(lines: Sequence[prompts.Line]) -> list[tuple[int, str, str]]:
 def draft_of(
     memory: ExtractedMemory, stream: Stream, config: ExtractConfig, answer: LlmText, before: Memory | None
 ) -> MemoryDraft:
-    """A memory as it is kept; `before` is the summary that it takes the place of."""
+    """Return the draft of a memory; `before` is the summary that it replaces."""
     same = {name: getattr(memory, name) for name in ("text", "kind", "topics", "entities", "event_at", "confidence")}
     return MemoryDraft(
         **same,
@@ -283,7 +283,7 @@ def draft_of(
 
 
 def evidence_of(session_id: str, lines: Sequence[prompts.Line]) -> tuple[Evidence, ...]:
-    """Return the positions of lines in the journal of a session; neighbours together."""
+    """Return the journal positions of lines of a session, with neighbouring lines as one range."""
     runs = [[line for _, line in run] for _, run in groupby(enumerate(lines), lambda pair: pair[1].number - pair[0])]
     if len(runs) > MAX_EVIDENCE:
         runs = [list(lines)]

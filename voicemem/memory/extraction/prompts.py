@@ -1,7 +1,4 @@
-"""Prompts for extraction: the rules of a strategy, the memories that are known, and the lines of the call.
-
-The lines are what was heard in a call since the last time, and what of it comes next.
-"""
+"""Prompts for extraction: the rules of a strategy, the known memories, and the next lines of the call."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,26 +17,26 @@ from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State
 
 MAX_TOKENS = 6_000
-"""The size of the lines that are sent at a time."""
+"""The most tokens of lines that are sent at a time."""
 EARLIER_TURNS, MAX_EARLIER_TOKENS = 4, 1_000
-"""Earlier lines that are shown, so that "yes" can be understood."""
+"""The most earlier lines that are shown, so that a "yes" can be understood."""
 MAX_LINE = 20_000
-"""Characters of a line; a longer one is cut off."""
+"""The most characters of a line; the rest is cut off."""
 JOINERS = "\u200c\u200d"
 CUT_OFF, CUT, CALL_ENDED = " (cut off by the caller)", " (cut off)", " (the call ended)"
 NOT_BY_CALLER = ("api_interrupt", "cleared")
-"""Causes of cuts that the program makes."""
+"""Causes of interruptions that the program makes."""
 HANG_UPS = ("hang_up", "hangup")
 ESTIMATED_METHODS = frozenset({"estimated", "unmatched"})
 CountTokens = Callable[[str], int]
 PROMPT_VERSION = "2"
-"""Raise it with every change of a prompt: it is kept with each memory."""
+"""Raise it with every change of a prompt; it is stored with each memory."""
 MAX_MEMORIES = 12
 MAX_KNOWN = 10
 WEEKDAYS = ("Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday")
 """From 1 January 1970 on."""
 LEFT_OUT = "(left out)"
-"""Stands for a line that tries to give instructions."""
+"""Shown in place of a line that tries to give instructions."""
 KINDS_OF: Mapping[str, tuple[GivenKind, ...]] = {
     "discrete": ("fact", "preference", "episode"),
     "preferences": ("preference",),
@@ -125,9 +122,9 @@ class Line(NamedTuple):
     turn_id: int
     said_ms: int
     cut: str
-    """How it was cut off, as it is shown; empty if it was not."""
+    """The shown text for how it was cut off; empty if it was not."""
     is_certain: bool
-    """True if it is known that it was heard so: neither estimated, nor a text that the recogniser had not settled."""
+    """True if it was certainly heard so: neither an estimate nor a partial transcript."""
 
     @property
     def is_callers(self) -> bool:
@@ -141,21 +138,21 @@ class Line(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of a call that is sent to an LLM at a time."""
+    """A part of a call that is sent to an LLM in one request."""
 
     lines: tuple[Line, ...]
-    """The lines, in the order of the history, of which memories are made."""
+    """The lines to make memories of, in the order of the history."""
     earlier: tuple[Line, ...]
     through: int
-    """The journal position up to which everything has been sent then: what begins behind it has not."""
+    """The journal position up to which everything is sent once this section is."""
     is_last: bool
 
 
 def next_section(state: State, after: int, count_tokens: CountTokens, max_tokens: int = MAX_TOKENS) -> Section | None:
-    """The lines that began behind a position of the journal, as many as fit; None if there are none.
+    """Return the lines that began after a position of the journal, as many as fit; None if there are none.
 
-    A message is sent once it can no longer change by itself: a reply once it is known what was heard of it. So that no
-    message is left out, none is sent that began behind one which must wait.
+    A message is sent once it is final: a reply once it is known what was heard of it. So that no message is skipped,
+    none is sent that began after one that must wait.
     """
     settled = settled_through(state)
     every = list(numbered_lines(state))
@@ -193,7 +190,7 @@ def earlier_lines(before: Sequence[Line], count_tokens: CountTokens) -> tuple[Li
 
 
 def numbered_lines(state: State) -> Iterator[Line]:
-    """Yield the lines that were heard and not forgotten, in the order of the history and with its numbers."""
+    """Yield the lines that were heard and are not forgotten, in the order and with the numbers of the history."""
     number = 0
     for turn_number in state.turn_numbers:
         for entry in turn_entries(state, state.turns[turn_number]):
@@ -203,12 +200,12 @@ def numbered_lines(state: State) -> Iterator[Line]:
 
 
 def settled_through(state: State) -> int:
-    """Up to where nothing begins in a journal that may still become another message than it is now."""
+    """Return the journal position up to which all messages are final."""
     if state.closed_ts is not None:
         return state.position
     waiting = {state.position + 1}
     for turn in (state.turns[number] for number in state.turn_numbers[-LOOK_BACK:]):
-        # Where parts began of which it is not known yet what was said or heard.
+        # The positions of messages that are not final: `begun_positions` without the final and the cancelled ones.
         settled = {entry.order for entry in turn_entries(state, turn) if is_final(state, entry)}
         cancelled = {id >> 1 for id in turn.replies or () if state.replies[id].cancelled}
         waiting |= begun_positions(state, turn) - settled - cancelled
@@ -232,7 +229,7 @@ def to_line(number: int, entry: MessageEntry, state: State) -> Line:
 
 
 def how_cut(entry: MessageEntry, state: State) -> str:
-    """How a reply was cut off, by what interrupted it; of one that was restored nothing says."""
+    """Return how a reply was cut off, by its interruption; a restored one has none."""
     by = entry.interruption
     if by is None:
         return CUT
@@ -243,7 +240,7 @@ def how_cut(entry: MessageEntry, state: State) -> str:
 
 
 def speaker(message: Message) -> str:
-    """Who said it; a name that a producer gave cannot look like the beginning of another line."""
+    """Return the speaker; a name that a producer gave cannot look like the beginning of another line."""
     if message.role != "user":
         return "agent"
     name = short_name(message.metadata.get("user"))
@@ -251,9 +248,9 @@ def speaker(message: Message) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks and control characters: nothing that is said can look like another line.
+    """Return a text without line breaks and control characters, so that nothing said can look like another line.
 
-    Joiners stay: words of Persian and Hindi are written with them, and emoji.
+    Joiners stay: Persian, Hindi and emoji are written with them.
     """
     return " ".join("".join(char if char.isprintable() or char in JOINERS else " " for char in text).split())
 
@@ -269,18 +266,18 @@ class KnownMemory(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """A request, and what its answer is checked with."""
+    """A request, and the data to check its answer with."""
 
     system: str
     user: str
     kinds: tuple[GivenKind, ...]
     section: Section
     known: Mapping[str, str]
-    """The ids of the memories that are shown, by the names under which they are."""
+    """The ids of the known memories, by the names under which they are shown."""
     orders: Mapping[int, str]
     """The lines, by number, that try to give instructions."""
     schema: JsonObject | None = None
-    """Whose fields the analysis is to have; None where none is made."""
+    """The schema of the analysis; None if none is made."""
 
     @property
     def messages(self) -> list[JsonObject]:
@@ -295,9 +292,9 @@ def build_prompt(
     summary: str | None = None,
     analysis: Mapping[str, AnalysedValue] = {},
 ) -> Prompt:
-    """The prompt for a section of a call that took place at `now_ms`; `summary` and `analysis` are those so far.
+    """Return the prompt for a section of a call of the time `now_ms`; `summary` and `analysis` are those so far.
 
-    Known memories beyond the tenth are left out, and so are those that try to give instructions.
+    Known memories that try to give instructions, and all but the first `MAX_KNOWN` others, are left out.
     """
     strategy = config.strategy or DEFAULT_STRATEGY
     kinds = KINDS_OF[strategy]
@@ -314,7 +311,7 @@ def build_prompt(
     if config.instructions:
         system += f"\n\nThe operator of the agent adds:\n{config.instructions.strip()}"
     orders = {line.number: line.text for line in section.lines if gives_orders(line.text)}
-    # What tries to give instructions is left out.
+    # Lines that try to give instructions are left out.
     lines = tuple(line._replace(text=LEFT_OUT) if line.number in orders else line for line in section.lines)
     earlier = tuple(line._replace(text=LEFT_OUT) if gives_orders(line.text) else line for line in section.earlier)
     sent = section._replace(lines=lines, earlier=earlier)
@@ -327,7 +324,7 @@ def build_prompt(
 
 
 def form_of(schema: JsonObject, with_memories: bool) -> str:
-    """The rules of an analysis by this schema, which follow those of memories, or are alone."""
+    """Return the rules of an analysis by this schema; they may follow those of memories."""
     memories = '"memories": [...], ' if with_memories else ""
     return FORM.format(schema=json_text(schema), memories=memories, name=next(iter(schema["properties"])))
 
@@ -351,7 +348,7 @@ def parts_of(
         earlier = "\n".join(f"- {line.shown()}" for line in section.earlier)
         parts.append(f"Said before, to understand the rest; it cannot be cited:\n{earlier}")
     if config.strategy == "custom" and config.prompt:
-        values = {MESSAGES: lines, NOW: today}  # in one pass: what is put in may contain placeholders
+        values = {MESSAGES: lines, NOW: today}  # in one pass, since the values may contain placeholders
         parts.append(re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], config.prompt))
     else:
         parts.append(f"The lines:\n{lines}")
@@ -359,14 +356,14 @@ def parts_of(
 
 
 def day_of(ms: int) -> str:
-    """A day (UTC) with its weekday: `Sunday, 3 May 2026`."""
+    """Return a day (UTC) with its weekday: `Sunday, 3 May 2026`."""
     return f"{WEEKDAYS[ms // DAY_MS % 7]}, {day_words(ms)}"
 
 
 def answer_schema(kinds: Sequence[GivenKind], names: Collection[str] = ()) -> JsonObject:
-    """The JSON Schema of an answer, as `response_format` takes it: memories of these kinds, and fields of these names.
+    """Return the JSON Schema of an answer for `response_format`: memories of these kinds, and fields of these names.
 
-    An analysis need not have every field; of a memory every one is required.
+    All fields of a memory are required, those of an analysis are not.
     """
     memories = {"memories": memories_schema(kinds)} if kinds else {}
     if not names:
@@ -397,9 +394,9 @@ def strict_object(fields: dict[str, Any]) -> JsonObject:
 
 
 def response_format(prompt: Prompt) -> JsonObject:
-    """Return the field that asks an OpenAI-compatible server for answers by the schema.
+    """Return the field that makes an OpenAI-compatible server answer by the schema.
 
-    With an analysis it is not strict: strict schemas have no fields that may be missing.
+    With an analysis it is not strict: strict schemas allow no optional fields.
     """
     names = () if prompt.schema is None else prompt.schema["properties"]
     schema = answer_schema(prompt.kinds, names)

@@ -1,6 +1,6 @@
 """Classifies what was said in a line: a question, a greeting, an attempt to give the LLM orders.
 
-Speech recognition often leaves out the marks, so words count too: those of English, German, French, Spanish, Chinese.
+Speech recognition often leaves out punctuation, so words count too: of English, German, French, Spanish and Chinese.
 """
 
 import re
@@ -84,7 +84,7 @@ ORDERS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""Text that tries to tell the agent, or the LLM that reads this, what to do or to believe."""
+"""Text that tries to tell the agent, or the LLM that reads it, what to do or to believe."""
 NEGATIONS = frozenset(
     """
     no not never none without nor neither cannot nothing nobody dont doesnt didnt wont wouldnt cant isnt wasnt
@@ -105,9 +105,9 @@ DENY_BEFORE = frozenset(
     nothing nobody nichts niemand nada nadie rien niente nulla nessuno niets
     """.split()  # noqa: SIM905
 )
-"""Negations that come after what they deny too: "Buchen Sie das nicht", "cancel nothing"."""
+"""Negations that may also follow the words that they deny: "Buchen Sie das nicht", "cancel nothing"."""
 NEGATED_VERB = re.compile("m[ıiuü]yor")
-"""In a Turkish verb, which comes after what it denies."""
+"""The negation in a Turkish verb, which follows the words that it denies."""
 TAKEN_BACK = re.compile(
     r"""
     \b(?:no|nein|non|nee|não|нет)\W+(?:wait|hold\ on|stop|actually|sorry|warte\w*|halt|doch\ nicht|espera|attend\w*
@@ -116,13 +116,13 @@ TAKEN_BACK = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""Words that take back those before them."""
+"""Phrases that take back the words before them."""
 BELIEVE = frozenset("think believe guess suppose want glaube denke meine möchte will creo pienso quiero crois".split())  # noqa: SIM905
-"""Verbs that deny all that comes after them in their clause, where they are denied."""
+"""Verbs that, when negated, deny everything after them in their clause."""
 NEGATES = re.compile(r"(?:n['’]t|^(?:don|doesn|didn|won|wouldn|can|couldn|isn|wasn|aren|haven|hasn))$")
 ELIDED = re.compile("n['’]")
 NEGATES_PAIRED = re.compile("[不没沒别無无未]|ไม่|ません|ない|なかった|なし|ずに|(?:^|\\s)안\\s|못|않|없|아니|싫")
-"""Negations of Chinese, Japanese and Korean, wherever they stand in a clause."""
+"""Negations of Chinese, Japanese and Korean, anywhere in a clause."""
 AFFIRMS_PAIRED = re.compile(
     """
     特别|特別|分别|个别|别的|别人|不错|不过|不但|不仅|不管|无论|没问题|没关系|不客气|差不多|不好意思|(.)[不没]\\1
@@ -185,7 +185,7 @@ HUNDREDS = frozenset("hundred hundreds thousand thousands grand k".split())  # n
 MINUS = re.compile(r"[-−]\s*\d|\b(?:minus|negative|menos|moins)\b|负|マイナス", re.IGNORECASE)
 TODAY = {"today": 0, "tonight": 0, "heute": 0, "今天": 0, "tomorrow": 1, "morgen": 1, "明天": 1, "yesterday": -1}
 DAYS_APART = TODAY | {"gestern": -1, "昨天": -1, "ubermorgen": 2, "后天": 2}
-"""Words for days, as `words_of` writes them, and how far those are from the day on which they are said."""
+"""Words for days, as `words_of` writes them, each with its distance in days from today."""
 WEEKDAY_NAMES = tuple(
     frozenset(names.split())
     for names in (
@@ -196,7 +196,7 @@ WEEKDAY_NAMES = tuple(
 )
 """From 1 January 1970 on."""
 SECRETS = Rules(Limit(keep=12, codes=True))
-"""Runs of digits as long as a card's number, and digits after a word such as `code` or `PIN`, spoken ones too."""
+"""Runs of digits as long as a card number, and digits after a word such as `code` or `PIN`, spoken ones too."""
 ENDINGS = (
     *("ationen", "ingly", "ation", "ungen", "edly", "ness", "ment", "ings", "isch", "lich", "heit", "keit"),
     *("ing", "ies", "ied", "ers", "ung", "est", "ly", "ed", "es", "er", "en", "em", "s", "e", "n", "y"),
@@ -228,7 +228,7 @@ def gives_orders(text: str) -> bool:
 
 
 def tells_secret(text: str) -> bool:
-    """Return whether a text has the number of a card, or a code."""
+    """Return whether a text has a card number or a code."""
     return redact_text(text, START, SECRETS)[0] != text
 
 
@@ -238,7 +238,7 @@ def stems_of(text: str) -> set[str]:
 
 
 def stem(word: str) -> str:
-    """A word without its ending; characters of scripts without spaces stay."""
+    """Return a word without its ending; words of scripts without spaces stay."""
     if PAIRED.match(word):
         return word
     for ending in ENDINGS:
@@ -248,7 +248,7 @@ def stem(word: str) -> str:
 
 
 def without_doubled(word: str) -> str:
-    """`cancell` of `cancelled` as `cancel`."""
+    """Return a stem without its doubled last letter: `cancel` for `cancell`, from `cancelled`."""
     return word[:-1] if len(word) > 3 and word[-1] == word[-2] and word[-1].isalpha() else word
 
 
@@ -263,13 +263,13 @@ def takes_back(text: str) -> bool:
 
 
 def only_refuses(text: str) -> bool:
-    """Return whether a text says nothing but no."""
+    """Return whether a text only says no."""
     words = [word for word in words_of(text) if word not in GREETING_WORDS]
     return refuses(text) and len(words) <= 1
 
 
 def negates(text: str, stems: set[str]) -> bool:
-    """Return whether a text has words of these stems, and denies each of them."""
+    """Return whether a text has words with these stems, and denies all of them."""
     denied = False
     for clause in CLAUSES.split(text):
         words = re.findall(r"[^\W_]+(?:['’][^\W\d_]+)?", clause.casefold())
@@ -282,7 +282,7 @@ def negates(text: str, stems: set[str]) -> bool:
 
 
 def is_denied(clause: str, words: list[str], place: int) -> bool:
-    """Return whether a clause denies one of its words: by a negation shortly before it, or as its language does."""
+    """Return whether a clause denies one of its words: by a negation shortly before it, or in another way."""
     word, before = words[place], words[:place]
     if PAIRED.search(word) is not None:
         return NEGATES_PAIRED.search(AFFIRMS_PAIRED.sub("", clause)) is not None
@@ -299,9 +299,9 @@ def is_negation(word: str) -> bool:
 
 
 def says_number(text: str, number: str) -> bool:
-    """Return whether a text has a number, which is given in digits, in digits or in words.
+    """Return whether a text says a number (`number` has its digits), in digits or in words.
 
-    Words of large numbers, and of most languages, are not reckoned: as many digits that were said in words will do.
+    Words for large numbers, and of most languages, are not computed: enough digits said in words are a match.
     """
     if number.startswith("-") and MINUS.search(text) is None:
         return False
@@ -325,7 +325,7 @@ def says_number(text: str, number: str) -> bool:
 
 
 def spoken_numbers(text: str) -> Iterator[str]:
-    """Yield the numbers that were said in words, in digits: each, and those that follow each other as one."""
+    """Yield the numbers that a text says in words, as digits: each, and each run of them joined."""
     run: list[str] = []
     for word in (*words_of(text), ""):
         value = SPOKEN_NUMBERS.get(word)
@@ -344,14 +344,14 @@ def spoken_numbers(text: str) -> Iterator[str]:
 
 
 def says_other_number(text: str, digits: str) -> bool:
-    """Return whether a text has as many digits in words that are not reckoned here: of hundreds, of other languages."""
+    """Return whether a text has enough digits in number words that `SPOKEN_NUMBERS` lacks."""
     others = (word for word in words_of(text) if word not in SPOKEN_NUMBERS and word not in NUMBERS)
     numbers = [one.digits for word in others if (one := find_number(word))]
     return any(one < 0 for one in numbers) or sum(numbers) >= len(digits)
 
 
 def says_day(text: str, said_day: int, day: int) -> bool:
-    """Return whether a text that was said on one day (since 1970) names another one: its number, its name, how far."""
+    """Return whether a text, said on `said_day` (days since 1970), names another day: by number, name or distance."""
     words = set(words_of(text))
     if any(word in words and said_day + apart == day for word, apart in DAYS_APART.items()):
         return True

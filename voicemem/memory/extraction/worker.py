@@ -1,8 +1,8 @@
-"""Makes memories of calls in the background: when they are over, when they pause, and when a caller asks for it.
+"""Extraction in the background: of calls that end or pause, and on request.
 
 No node owns a session. The node that notices that one is due claims it, and its result counts only if no other node
-was first (`extractor`). What a process has not done when it ends is found by positions: the store knows up to where
-each session was looked at.
+was first (`extractor`). If a process ends before its work, the next check finds it by position: the store knows up to
+which position each session was read.
 """
 
 import asyncio
@@ -33,26 +33,26 @@ from voicemem.transcript.messages import Extracted
 LOG = logging.getLogger("voicemem.extraction")
 LOOK_INTERVAL_S = 0.5
 IDLE_MS, FEWEST_AT_IDLE = 60_000, 6
-"""How long nothing was journaled in a call that pauses, and how many new messages it must have."""
+"""A call pauses when nothing was journaled for so long; it must have so many new lines."""
 CHECK_INTERVAL_S = 300.0
-"""The time between two checks of all sessions on a store with several nodes: one may have left something undone."""
+"""The time between two checks of all sessions on a store with several nodes, one of which may have died."""
 CHECKED_AT_ONCE = 200
 MAX_LATE_MS = 2 * 86_400_000
-"""How long a session may have been due that no one asks for. Whoever turns extraction on, or changes the labels of old
-calls, does not want to pay for all calls that there ever were."""
+"""Sessions that became due longer ago are left out, unless requested: who turns extraction on, or changes labels of
+old calls, does not want to pay for all calls that there ever were."""
 MAX_PAUSE_S = 1.0
-"""The longest pause after a step of that look; it is as long as the step."""
+"""The longest pause after a step of that check; a pause is as long as the step."""
 MAX_AWAITED_MS = 120_000
-"""How long a webhook event waits for an analysis that may be made."""
+"""How long a webhook event waits for an analysis."""
 CLAIM_MS = 900_000
 """How long a node may take for one section, unless it is retired before."""
 ELSEWHERE_MS = 1_000
 """How soon to look again at a session that another node has claimed."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 FAILING_AFTER, MAX_FAILURES = 6, 12
-"""Failures in a row after which a session is failing, and after which it is left alone until something is new."""
+"""Failures in a row after which a session is failing, and after which it is left alone until it gets new events."""
 FAILING_RETRY_MS = 3_600_000
-"""How long to wait between the failures in between."""
+"""The time between two attempts for a failing session."""
 
 
 class Waiting(NamedTuple):
@@ -66,7 +66,7 @@ class Waiting(NamedTuple):
 
 
 class Job(Struct):
-    """The work on one session, or what became of it."""
+    """The work on one session, or its last result."""
 
     task: asyncio.Task[None] | None = None
     failures: int = 0
@@ -86,7 +86,7 @@ class ExtractionWorker:
         save_figures: Callable[[Stream], Awaitable[None]],
         node: NodeIdentity | None = None,
     ) -> None:
-        """`save_figures` saves what lists show of a session, and are filtered by: its outcome is among it."""
+        """`save_figures` saves the figures of a session in lists, which include its outcome."""
         self.extractor = extractor
         self.save_figures = save_figures
         self.store = extractor.store
@@ -96,15 +96,15 @@ class ExtractionWorker:
         self.random = runtime.random
         self.node = node or NodeIdentity()
         self.changed: dict[int, Stream] = {}
-        """Sessions that have changed since the last look, by key."""
+        """Sessions that have changed since the last check, by key."""
         self.waiting: dict[int, Waiting] = {}
-        """Sessions that are to be looked at, by key."""
+        """Sessions that are to be checked, by key."""
         self.jobs: dict[int, Job] = {}
 
-    # What is to be done
+    # Scheduling
 
     def config_of(self, stream: Stream) -> ExtractConfig | None:
-        """The settings for memories of a session; None if none are made."""
+        """Return the settings for extraction of a session; None if nothing is extracted."""
         if not self.is_everywhere and "memory" not in stream.config:
             return None
         config = parse_config(stream.config)
@@ -118,14 +118,14 @@ class ExtractionWorker:
         return self.policies.default.extract is not None
 
     def note(self, stream: Stream) -> None:
-        """Have a session looked at that was restored, has another configuration, or was left undone; none too old."""
+        """Let a session be checked that was restored, reconfigured or missed, unless it is too old."""
         now = self.clock()
         due_ms = first_moment(stream, now)
         if stream.kind == SESSION_KIND and due_ms > now - MAX_LATE_MS and self.config_of(stream) is not None:
             self.waiting[stream.key] = Waiting(stream.project, stream.id, now, due_ms)
 
     def schedule_changed(self) -> None:
-        """Let the sessions that have changed wait until they are due; one that a caller asks for comes no later."""
+        """Let the sessions that have changed wait until they are due; a requested one is not delayed."""
         now = self.clock()
         while self.changed:
             key, stream = self.changed.popitem()
@@ -138,7 +138,7 @@ class ExtractionWorker:
                     self.waiting[key] = known._replace(due_ms=min(known.due_ms, new.due_ms))
 
     def ask(self, stream: Stream) -> None:
-        """Have a session looked at as soon as possible. Raises `Refused` (`no_extraction`, `llm_not_configured`)."""
+        """Let a session be checked as soon as possible. Raises `Refused` (`no_extraction`, `llm_not_configured`)."""
         memory = self.policies.resolve(parse_config(stream.config).memory)
         if memory.extract is None or memory.extract.strategy == "none":
             raise Refused("no_extraction")
@@ -150,7 +150,7 @@ class ExtractionWorker:
         self.waiting[stream.key] = Waiting(stream.project, stream.id, self.clock(), 0, is_asked=True)
 
     def state_of(self, stream: Stream, extracted: Extracted | None) -> ExtractionState | None:
-        """The progress of a session; None if no memories are made of it."""
+        """Return the progress of a session; None if nothing is extracted from it."""
         if self.config_of(stream) is None:
             return None
         self.schedule_changed()
@@ -167,7 +167,7 @@ class ExtractionWorker:
         return ExtractionState(state, done.through, done.calls, job.failures, job.error)
 
     async def find_analysis(self, key: int) -> Analysis | None:
-        """The analysis for the webhook event with the messages of a session; None if none is made of it.
+        """Return the analysis for the webhook event with the messages of a session; None if none is made.
 
         Raises `PayloadPending` while it is awaited, `SessionQuarantined`, `StoreUnavailable`.
         """
@@ -180,7 +180,7 @@ class ExtractionWorker:
             raise PayloadPending("analysis")
         return analysis
 
-    # Doing it
+    # Running
 
     async def check_due(self) -> None:
         failing = sum(job.failures >= FAILING_AFTER for job in self.jobs.values())
@@ -190,7 +190,7 @@ class ExtractionWorker:
         for key, waiting in [(key, one) for key, one in self.waiting.items() if one.due_ms <= now]:
             if key in self.jobs and self.jobs[key].task is not None:
                 continue
-            with suppress(StoreUnavailable):  # it waits still
+            with suppress(StoreUnavailable):  # the session still waits
                 await self.check_session(key, waiting)
             await asyncio.sleep(0)
 
@@ -213,7 +213,7 @@ class ExtractionWorker:
             job.task.add_done_callback(lambda _: self.limiter.release(slot))
 
     def put_off(self, key: int, waiting: Waiting, due_ms: int) -> None:
-        """Look at a session again later, unless it waits for something newer; what was asked for does not."""
+        """Check a session again later, unless it already waits for a newer change; a request is kept."""
         newest = self.waiting.get(key)
         if newest is None or newest is waiting:
             self.waiting[key] = waiting._replace(due_ms=due_ms)
@@ -221,7 +221,7 @@ class ExtractionWorker:
             self.waiting[key] = newest._replace(due_ms=due_ms, is_asked=True)
 
     async def run_job(self, job: Job, stream: Stream, config: ExtractConfig, waiting: Waiting) -> None:
-        """Send what is new of a session, unless another node does; note success or failure."""
+        """Extract what is new in a session, unless another node does, and note success or failure."""
         node, claimed = self.node.token, False
         try:
             claimed = await self.store.claims.claim(EXTRACTION, stream.key, node, self.clock(), CLAIM_MS)
@@ -230,13 +230,13 @@ class ExtractionWorker:
             elif await self.extract(job, stream, config, waiting):
                 self.jobs.pop(stream.key, None)
         except SessionQuarantined:
-            self.jobs.pop(stream.key, None)  # it is looked at again when something new is journaled
+            self.jobs.pop(stream.key, None)  # it is checked again when something new is journaled
         except VoicememError as error:
             if error.code == "unknown_session":
                 self.jobs.pop(stream.key, None)  # it was erased meanwhile
             else:
                 self.schedule_retry(job, stream, waiting, error.word)
-        except Exception as error:  # the edge of a background task: whatever fails is tried again
+        except Exception as error:  # the edge of a background task: any failure is retried
             LOG.error("The memories of session %s failed", stream.id, exc_info=error)
             self.schedule_retry(job, stream, waiting, "internal")
         finally:
@@ -246,14 +246,14 @@ class ExtractionWorker:
                     await self.store.claims.release(EXTRACTION, stream.key, node)
 
     async def extract(self, job: Job, stream: Stream, config: ExtractConfig, waiting: Waiting) -> bool:
-        """Send one section after the other; False when the rest must wait for tokens."""
+        """Send one section after another. Return False if the rest must wait for tokens."""
         job.is_out_of_budget = False
         for _ in range(MAX_CALLS + 1):
             current = await self.store.journal.find_session(stream.project, stream.id)
             if current is None:
                 return True
             pauses = current.state == "running" and not waiting.is_asked
-            if pauses and config.strategy == "analysis":  # what a call was like is known at its end
+            if pauses and config.strategy == "analysis":  # an analysis is of the whole call
                 return True
             step = await self.extractor.extract_next(current, config, FEWEST_AT_IDLE if pauses else 1)
             if step.result == "budget":
@@ -279,10 +279,10 @@ class ExtractionWorker:
         self.put_off(stream.key, waiting, self.clock() + wait_ms)
         LOG.warning("No memories of session %s: %s; trying again in %.1f s", stream.id, code, wait_ms / 1000)
 
-    # What was left undone
+    # Sessions that were missed
 
     async def catch_up(self) -> None:
-        """Note the sessions that have grown since they were looked at. Raises `StoreUnavailable`."""
+        """Note the sessions that have grown since they were read. Raises `StoreUnavailable`."""
         time = asyncio.get_running_loop().time
         after: int | None = 0
         left = 0
@@ -300,7 +300,7 @@ class ExtractionWorker:
             LOG.info("Calls that ended in the last two days and are sent to the LLM for memories now: %d", left)
 
     async def stop(self) -> None:
-        """Cancel the requests in progress: the next process starts again."""
+        """Cancel the requests in progress; the next process repeats them."""
         tasks = [job.task for job in self.jobs.values() if job.task is not None]
         for task in tasks:
             task.cancel()
@@ -308,7 +308,7 @@ class ExtractionWorker:
 
 
 def analysis_so_far(read_model: ReadModel) -> tuple[Analysis, bool]:
-    """The analysis of a call, and whether all that its callers said was read for it."""
+    """Return the analysis of a call, and whether everything that its callers said was read for it."""
     state = read_model.state
     done = state.extracted or Extracted()
     left = said_between(state, done.through, state.position)
@@ -316,7 +316,7 @@ def analysis_so_far(read_model: ReadModel) -> tuple[Analysis, bool]:
 
 
 def first_moment(stream: Stream, changed_ms: int) -> int:
-    """The time at which a session is due after its last change: after a pause, or once it cannot be reopened."""
+    """Return when a session is due after its last change: after a pause, or once it can no longer be reopened."""
     if stream.state == "running" or stream.ended_ms is None:
         return changed_ms + IDLE_MS
     if stream.provisional:
@@ -325,7 +325,7 @@ def first_moment(stream: Stream, changed_ms: int) -> int:
 
 
 async def extract_forever(worker: ExtractionWorker) -> None:
-    """Background task: note what was left undone before, then start what is due."""
+    """Background task: note the sessions that were missed, then start those that are due."""
     next_check, time = 0.0, asyncio.get_running_loop().time
     while True:
         with suppress(StoreUnavailable):

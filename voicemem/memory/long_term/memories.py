@@ -1,7 +1,7 @@
 """Memories that last beyond their call: read, added, changed, removed and listed.
 
 A change is planned from the rows as they are, and written at the position of the journal up to which they were read.
-If something else was journaled first, both are repeated. So writers on any number of nodes lose nothing.
+If something else was journaled first, both steps are repeated. So writers on any number of nodes lose nothing.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ TOO_FAST = "Memories change faster than this change can be stored; try again."
 
 @dataclass(eq=False)
 class LongTermMemory:
-    """The memories of all projects of a store; `ttl_ms` says how long kinds of memories are kept."""
+    """The memories of all projects of a store; `ttl_ms` is how long each kind of memory is kept."""
 
     store: Store
     read_models: ReadModelCache
@@ -66,16 +66,16 @@ class LongTermMemory:
     """By stream: a lock for the writers of one journal in this process, so they do not repeat each other's attempts."""
     is_first_look: bool = True
     used: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
-    """By project: memories that were found since this was last noted in the store."""
+    """By project: the memories found since their use was last noted in the store."""
 
     # Reading
 
     async def find(self, project: str, id: str) -> records.Memory:
-        """A memory. Raises `Refused` (`unknown_memory`)."""
+        """Return a memory. Raises `Refused` (`unknown_memory`)."""
         return records.to_memory(await self.require_row(project, id))
 
     async def find_all(self, project: str, ids: Sequence[str]) -> list[records.Memory]:
-        """The memories of these ids that exist, in the order of the ids."""
+        """Return the memories of these ids that exist, in the order of the ids."""
         rows = {row.id: row for row in await self.store.memories.find_memories(project, ids) if self.is_there(row)}
         return [records.to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
 
@@ -94,12 +94,12 @@ class LongTermMemory:
         return [(records.to_memory(row), score) for row, score in rows]
 
     def restricted(self, project: str, filter: MemoryFilter) -> MemoryFilter:
-        """Narrow a filter to memories of this project, and without what has expired."""
+        """Narrow a filter to unexpired memories of this project."""
         expired_ms = self.clock() if filter.unexpired_at_ms is None else filter.unexpired_at_ms
         return structs.replace(filter, project=project, unexpired_at_ms=expired_ms)
 
     async def evidence(self, project: str, memory: records.Memory) -> list[records.EvidenceLine]:
-        """The messages that a memory comes from, as they were heard; none of sessions that are gone."""
+        """Return the messages that a memory comes from, as they were heard; none of erased sessions."""
         lines: list[records.EvidenceLine] = []
         for source in memory.evidence:
             stream = None if source.evidence else await self.store.journal.find_session(project, source.session_id)
@@ -108,7 +108,7 @@ class LongTermMemory:
         return lines
 
     async def lines_of(self, stream: Stream, source: Evidence) -> list[records.EvidenceLine]:
-        """The messages of a session that began between two positions of its journal."""
+        """Return the messages of a session that began between two positions of its journal."""
 
         def read(memory: Any) -> list[records.EvidenceLine]:
             return [
@@ -145,7 +145,7 @@ class LongTermMemory:
         return row
 
     def is_there(self, row: MemoryRow) -> bool:
-        """False for a memory that was removed, or has expired."""
+        """Return whether a memory exists: it was not removed, and has not expired."""
         return row.removed_ms is None and (row.expires_ms is None or row.expires_ms > self.clock())
 
     # Adding
@@ -153,11 +153,11 @@ class LongTermMemory:
     async def add(
         self, project: str, drafts: Sequence[records.MemoryDraft], now: int | None = None
     ) -> list[records.Memory]:
-        """Keep memories; they can be found once this returns. They are returned as they are then, in the same order.
+        """Keep memories, which can be found once this returns. Return them as they are then, in the same order.
 
-        One without an `id` that says the same as a memory of the same owner is that memory. One with the `id` of a
-        memory replaces it. Raises `Refused` (`invalid_field`, `text_too_long`, `too_big`, `session_erased`,
-        `unknown_session` for what was extracted from a session that is gone), `StoreUnavailable`.
+        One without an `id` and with the same text as a memory of the same owner is that memory. One with the `id` of
+        a memory replaces it. Raises `Refused` (`invalid_field`, `text_too_long`, `too_big`, `session_erased`, and
+        `unknown_session` for memories extracted from a session that is gone), `StoreUnavailable`.
         """
         now = self.clock() if now is None else now
         groups: defaultdict[int | str, list[Settled]] = defaultdict(list)
@@ -184,10 +184,10 @@ class LongTermMemory:
     async def add_extracted(
         self, stream: Stream, drafts: Sequence[records.MemoryDraft], mark: MemoriesExtracted
     ) -> list[records.Memory] | None:
-        """Keep what was extracted from a session, and the mark that says up to where it was read, in one step.
+        """Keep memories extracted from a session, and the mark of the position up to which it was read, in one step.
 
-        The mark gets the ids. `stream` is the session up to its position: None, with nothing changed, when something
-        else was journaled since. At most `MAX_ROWS` drafts. Raises as `add`.
+        The mark gets the ids. Return None, and change nothing, if the session has grown beyond the position of
+        `stream`. There may be at most `MAX_ROWS` drafts. Raises as `add`.
         """
         now = self.clock()
         plan, rows = Plan(self.store.memories, stream, now), list[MemoryRow]()
@@ -209,13 +209,13 @@ class LongTermMemory:
         return draft
 
     def with_ttl(self, row: MemoryRow, since_ms: int) -> MemoryRow:
-        """The row, which expires some time after `since_ms` if memories of its kind do."""
+        """Return the row, which expires some time after `since_ms` if memories of its kind do."""
         if row.expires_ms is not None or row.pinned or row.kind not in self.ttl_ms:
             return row
         return structs.replace(row, expires_ms=since_ms + self.ttl_ms[row.kind])
 
     async def add_some(self, group: Sequence[Settled], now: int, several: bool) -> dict[int, MemoryRow]:
-        """Keep memories of one journal; the rows by their places, which errors name if there are several."""
+        """Keep memories of one journal. Return the rows by place; errors name the place if there are several."""
         owner, session = group[0].owner, group[0].session
         name = (owner.project, owner.user_id) if session is None else session.key
         async with self.locks.setdefault(name, asyncio.Lock()):
@@ -237,12 +237,12 @@ class LongTermMemory:
             raise Refused("session_erased")
 
     async def write_or_refuse(self, plan: Plan, session: Stream | None) -> bool:
-        """Write a plan; False when it must be made again."""
+        """Write a plan. Return False if it must be made again."""
         try:
             return await self.write(plan) is not None
         except Refused as refused:
             if refused.code == "memory_exists" or (session is None and refused.code == "unknown_session"):
-                return False  # another node was quicker, or the user was erased meanwhile
+                return False  # another node was faster, or the user was erased meanwhile
             raise
 
     async def write(self, plan: Plan) -> Stream | None:
@@ -259,7 +259,7 @@ class LongTermMemory:
         return written
 
     async def plan_draft(self, plan: Plan, settled: Settled) -> MemoryRow:
-        """Plan to keep a memory; its row after that."""
+        """Plan to keep a memory. Return its row after that."""
         owner = settled.owner
         draft = await plan.with_known(settled.draft, owner)
         if draft.id is not None:
@@ -267,12 +267,12 @@ class LongTermMemory:
         same = await self.find_same(plan, draft, owner)
         if same is not None and same.key == plan.stream.key:
             return plan.edit(same, strengthened(same, await plan.without_cycles(draft, same.id)))
-        if same is not None:  # in another journal, whose erasure must not take this one away
+        if same is not None:  # in another journal, whose erasure must not remove this one
             return await self.plan_new(plan, continued(draft, same), owner, same.id)
         return await self.plan_new(plan, draft, owner, None)
 
     async def plan_given(self, plan: Plan, draft: records.MemoryDraft, project: str) -> MemoryRow:
-        """Plan to keep a memory under the id that it was given."""
+        """Plan to keep a memory under the given id."""
         id = draft.id
         assert id is not None
         known = plan.rows.get(id) or await self.find_row(project, id)
@@ -287,7 +287,7 @@ class LongTermMemory:
         return plan.add(self.with_ttl(row, plan.now_ms))
 
     async def plan_new(self, plan: Plan, draft: records.MemoryDraft, owner: Scope, same_as: str | None) -> MemoryRow:
-        """Plan to keep a memory under an id of its own, which follows from its text."""
+        """Plan to keep a memory under an id that is derived from its text."""
         for count in range(MAX_CHAIN):
             id = records.memory_id(plan.stream.kind, plan.stream.id, owner.owner, normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
@@ -313,7 +313,7 @@ class LongTermMemory:
     # Changing
 
     async def edit(self, project: str, id: str, patch: records.MemoryPatch) -> records.Memory:
-        """Change a memory; the memory after that. Raises `Refused` (`unknown_memory`, and as `add`)."""
+        """Change a memory, and return it. Raises `Refused` (`unknown_memory`, and as `add`)."""
         fields, now = records.prepare_fields(patch.fields, self.rules), self.clock()
         if fields.get("expires_at") is not None:
             check_expiry(fields["expires_at"], now)
@@ -326,10 +326,10 @@ class LongTermMemory:
     async def plan_edit(
         self, project: str, id: str, fields: dict[str, Any], now: int
     ) -> tuple[Plan, Stream | None, MemoryRow] | None:
-        """Plan a change: the plan, the session in whose journal it is, and the row after it.
+        """Plan a change. Return the plan, the session whose journal it is for, and the row after it.
 
-        None when the memory has changed meanwhile. One that gets another owner leaves the old one's journal in the same
-        step.
+        Return None if the memory has changed meanwhile. A memory that gets another owner leaves the old owner's journal
+        in the same step.
         """
         before = await self.require_row(project, id)
         after = records.changed_row(before, fields)
@@ -356,7 +356,7 @@ class LongTermMemory:
         return plan, session, plan.add(structs.replace(after, updated_ms=now))
 
     async def give_to_user(self, stream: Stream) -> None:
-        """Give the memories of a session that have no user to its user. Raises `Refused`, `StoreUnavailable`."""
+        """Give those memories of a session that have no user to its user. Raises `Refused`, `StoreUnavailable`."""
         after = ""
         while rows := await self.store.memories.list_memories_of(stream.key, after, MAX_ROWS):
             after = rows[-1].id
@@ -365,9 +365,9 @@ class LongTermMemory:
                 await self.give_some(stream, ids)
 
     async def give_named(self, named: dict[int, tuple[str, str]]) -> None:
-        """Do that for sessions by key, with their projects and ids, and take them out. Raises `StoreUnavailable`.
+        """Call `give_to_user` for sessions, by key with project and id, and remove them from `named`.
 
-        The first time also for those that got their user just before the service was killed.
+        The first call includes those that got their user just before the service was killed. Raises `StoreUnavailable`.
         """
         if self.is_first_look:
             named |= await self.store.memories.find_ownerless()
@@ -391,7 +391,7 @@ class LongTermMemory:
         raise StoreUnavailable(TOO_FAST)
 
     async def remove(self, project: str, ids: Sequence[str], reason: RemovalReason = "deleted") -> list[str]:
-        """Remove memories with their texts, and those that say the same of the same owner; the ids of all of them."""
+        """Remove memories with their texts, and those of the same owner with the same text. Return all ids."""
         to_remove: dict[str, MemoryRow] = {}
         waiting = list(dict.fromkeys(ids))
         for _ in range(MAX_CHAIN):
@@ -404,7 +404,7 @@ class LongTermMemory:
         return await self.remove_rows(to_remove.values(), reason)
 
     async def remove_rows(self, rows: Iterable[MemoryRow], reason: RemovalReason) -> list[str]:
-        """Remove these memories from the journals that they are in; the ids of those that existed."""
+        """Remove these memories from their journals. Return the ids of those that existed."""
         by_stream: defaultdict[int, list[MemoryRow]] = defaultdict(list)
         for row in rows:
             by_stream[row.key].append(row)
@@ -438,9 +438,9 @@ def check_expiry(expires_at: int, now: int) -> None:
 
 
 class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The query of a list of memories; `superseded=true` also shows those that a newer one has replaced.
+    """The query of a list of memories; `superseded=true` includes those that a newer one has replaced.
 
-    `as_of` (Unix ms) shows what was known then, without what was removed since.
+    `as_of` (Unix ms) shows the memories known then, without those removed since.
     """
 
     kind: GivenKind | None = None
@@ -467,8 +467,8 @@ class LastShown(NamedTuple):
 
 
 async def memory_page(long_term: LongTermMemory, filter: MemoryFilter, cursor: str | None) -> MemoryPage:
-    """A page of memories. Raises `Refused` (`invalid_cursor`), `StoreUnavailable`."""
-    # Tells one list from another, whatever the size of its pages.
+    """Return a page of memories. Raises `Refused` (`invalid_cursor`), `StoreUnavailable`."""
+    # It identifies a list, whatever the size of its pages.
     digest = blake2b(repr(structs.replace(filter, after=None, limit=0)).encode(), digest_size=8).digest()
     after = None if cursor is None else parse_place(cursor, digest, LastShown)
     with_one_more = structs.replace(filter, after=after, limit=filter.limit + 1)

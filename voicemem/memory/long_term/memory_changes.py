@@ -1,7 +1,7 @@
-"""Changes of the memories in one journal, planned before they are written in one step.
+"""Changes to the memories in one journal, planned before they are written in one step.
 
-A memory is in the journal of its session, else of its user, else of the project. It makes older ones out
-of date without any cycle: a memory in one would never be found.
+A memory is in the journal of its session, else of its user, else of the project. The links by which memories make
+older ones obsolete (`supersedes`) must not form a cycle: no memory of a cycle would ever be found.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
 
 NO_USER = ""
-"""Stands for the user of memories that have none: no user can have this id."""
+"""The user id of memories without a user; no user can have it."""
 
 
 def filter_of(owner: Scope) -> MemoryFilter:
@@ -34,10 +34,10 @@ def filter_of(owner: Scope) -> MemoryFilter:
 
 
 async def settle_owner(journal: Journal, owner: Scope) -> tuple[Scope, Stream | None]:
-    """Whose a memory is that was given with these, and the session in whose journal it stands, if it does in one.
+    """Return the owner of a memory that names these, and the session whose journal it belongs in; None if in none.
 
-    That is a session that is there, and whose user has no other id: erasing a user must find all that is the user's.
-    Its user and namespace are the memory's, where none is given.
+    The session must exist and have the memory's user, since the erasure of a user must find all their memories. A
+    memory that names no user or namespace gets the session's.
     """
     if owner.session_id is None:
         return owner, None
@@ -52,7 +52,7 @@ async def settle_owner(journal: Journal, owner: Scope) -> tuple[Scope, Stream | 
 
 
 async def ensure_stream(journal: Journal, owner: Scope, session: Stream | None, now_ms: int) -> Stream:
-    """The stream in whose journal a memory of this owner stands, as it is now.
+    """Return the current stream whose journal holds a memory of this owner.
 
     Raises `Refused` (`unknown_session`) for a session that was erased meanwhile.
     """
@@ -65,7 +65,7 @@ async def ensure_stream(journal: Journal, owner: Scope, session: Stream | None, 
 
 
 async def stream_of(journal: Journal, row: MemoryRow) -> Stream | None:
-    """The stream in whose journal a memory stands; None if it is gone."""
+    """Return the stream whose journal holds a memory; None if it is gone."""
     session = None if row.session_id is None else await journal.find_session(row.project, row.session_id)
     if session is not None and session.key == row.key:
         return session
@@ -77,7 +77,7 @@ CYCLE = "A memory cannot be out of date by itself, or by one that is out of date
 
 
 class Plan:
-    """Changes of the memories in one stream, from its position on: events, and the rows that follow from them."""
+    """Planned changes to the memories in one stream, from its position on: events, and the resulting rows."""
 
     def __init__(self, memories: Memories, stream: Stream, now_ms: int) -> None:
         self.memories = memories
@@ -106,7 +106,7 @@ class Plan:
         return self.note(after, self.append(records.edited_event(before, after)))
 
     def replace(self, row: MemoryRow) -> None:
-        """Remove a memory of another stream, whose id is added here."""
+        """Remove a memory of another stream, whose id is reused here."""
         event = MemoryRemoved(memory_id=row.id, reason="replaced")
         self.replaced.append(ReplacedMemory(row, msgspec.json.encode(event)))
 
@@ -119,7 +119,7 @@ class Plan:
         return self.rows[row.id]
 
     async def with_known(self, draft: records.MemoryDraft, owner: Scope) -> records.MemoryDraft:
-        """The draft with those of the memories that it makes out of date which are there. Raises `Refused`."""
+        """Return the draft, superseding only known memories. Raises `Refused` for others, unless it was extracted."""
         if not draft.supersedes:
             return draft
         rows = await self.memories.find_memories(owner.project, draft.supersedes)
@@ -130,14 +130,14 @@ class Plan:
         return structs.replace(draft, supersedes=tuple(id for id in draft.supersedes if id in there))
 
     async def without_cycles(self, draft: records.MemoryDraft, id: str) -> records.MemoryDraft:
-        """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
+        """Return the draft of the memory `id`, not superseding any that supersede it. Raises `Refused` likewise."""
         cycle = {old for old in draft.supersedes if await self.reaches(old, id)}
         if cycle and draft.source != "extracted":
             raise Refused("invalid_field", CYCLE)
         return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
 
     async def reaches(self, first: str, last: str) -> bool:
-        """Return whether one memory makes another out of date, itself or by others between them."""
+        """Return whether one memory supersedes another, directly or through others."""
         seen, next_ids = set[str](), {first}
         while next_ids and last not in next_ids:
             seen |= next_ids
@@ -148,10 +148,10 @@ class Plan:
 
 
 class Settled(NamedTuple):
-    """A draft of which it is known whose it is, and in the journal of which session it stands, if of any."""
+    """A draft with its owner, and the session whose journal it belongs in, if any."""
 
     place: int
-    """Among all that were given."""
+    """Its place among all drafts of a request."""
     draft: records.MemoryDraft
     owner: Scope
     session: Stream | None
@@ -162,7 +162,7 @@ def owned(draft: records.MemoryDraft, owner: Scope) -> records.MemoryDraft:
 
 
 def strengthened(row: MemoryRow, draft: records.MemoryDraft) -> MemoryRow:
-    """A memory that was said again: it comes from more messages."""
+    """Return the row of a memory that was said again, with more evidence."""
     details = records.details_of(row)
     evidence = records.merged(details.evidence, draft.evidence, MAX_EVIDENCE)
     fields: dict[str, Any] = {} if evidence == details.evidence else {"evidence": evidence}
@@ -175,7 +175,7 @@ def strengthened(row: MemoryRow, draft: records.MemoryDraft) -> MemoryRow:
 
 
 def continued(draft: records.MemoryDraft, same: MemoryRow) -> records.MemoryDraft:
-    """A memory that takes the place of one that says the same."""
+    """Return the draft of a memory that replaces one with the same text."""
     return structs.replace(
         draft,
         supersedes=records.merged(draft.supersedes, [same.id], MAX_SUPERSEDED),

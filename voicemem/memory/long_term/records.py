@@ -1,4 +1,4 @@
-"""A memory as callers see it, as it is stored, and as the journal has it; and drafts: memories as they are given."""
+"""A memory as clients see it, as it is stored, and as it is journaled; and drafts of memories, as they are given."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class EvidenceLine(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}):
-    """A memory. Times are Unix ms, but for `event_at`: the ISO day or instant at which it happened.
+    """A memory. Times are Unix ms, except `event_at`: the ISO day or instant at which it happened.
 
-    `said_at` is when it was said, `created_at` when it was noted. `from` says which messages it comes from; those of a
-    session that is gone cannot be read any more. `superseded_by` is the memory that took its place.
+    `said_at` is when it was said, `created_at` when it was stored. `from` names the messages that it comes from; those
+    of an erased session can no longer be read. `superseded_by` is the memory that replaced it.
     """
 
     id: str
@@ -70,13 +70,13 @@ class Memory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}):
 
 
 class KnownMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from", "lines": "evidence"}):
-    """A memory; `evidence` has the messages that it comes from, as they were heard, when that was asked for."""
+    """A memory; `evidence` has the messages that it comes from, as they were heard, if requested."""
 
     lines: list[EvidenceLine] | UnsetType = UNSET
 
 
 class Details(Struct, frozen=True, omit_defaults=True):
-    """The part of a memory that a store keeps without looking at it."""
+    """The part of a memory that a store does not interpret."""
 
     confidence: float = 1.0
     evidence: tuple[memories.Evidence, ...] = ()
@@ -101,12 +101,12 @@ ROW_NAMES = {
 }
 IN_ROWS = {name: ROW_NAMES.get(name, name) for name in {*Memory.__struct_fields__} - {*Details.__struct_fields__}}
 CONTENT = ("text", "topics", "entities", "event_at", "metadata")
-"""Fields of a memory that a journal must not have, so that each can be erased alone."""
+"""Fields of a memory that are never journaled, so that each memory can be erased alone."""
 JOURNALED = (
     *("kind", "namespace", "user_id", "said_at", "expires_at", "confidence", "evidence", "supersedes", "same_as"),
     "pinned",
 )
-"""Fields that a journal has of a memory, and those that may change."""
+"""Fields of a memory that are journaled, also when they change."""
 
 
 def to_memory(row: MemoryRow) -> Memory:
@@ -122,7 +122,7 @@ def new_row(memory: MemoryDraft | MemoryAdded, same_as: str | None, **more: Any)
 
 
 def row_of(draft: MemoryDraft, id: str, key: int, project: str, now_ms: int, same_as: str | None) -> MemoryRow:
-    """The row of a memory that is new; its position follows when it is written."""
+    """Return the row of a new memory; it gets its position when it is written."""
     created_ms = now_ms if draft.created_ms is None else draft.created_ms
     said_ms = created_ms if draft.said_at is None else draft.said_at
     times = {"said_ms": said_ms, "created_ms": created_ms, "updated_ms": now_ms}
@@ -130,7 +130,7 @@ def row_of(draft: MemoryDraft, id: str, key: int, project: str, now_ms: int, sam
 
 
 def changed_row(row: MemoryRow, fields: dict[str, Any]) -> MemoryRow:
-    """The row with other values of these fields, which are named as those of a memory."""
+    """Return the row with new values of these fields, which have the names of a `Memory`."""
     own = {ROW_NAMES.get(name, name): value for name, value in fields.items() if name not in Details.__struct_fields__}
     more = {name: value for name, value in fields.items() if name in Details.__struct_fields__}
     details = structs.replace(details_of(row), **more)
@@ -141,11 +141,11 @@ NO_TIMES: dict[str, Any] = dict.fromkeys(("created_ms", "updated_ms", "last_acce
 NO_TIMES |= dict.fromkeys(("superseded_by", "superseded_ms"))
 
 
-# The journal, which has nothing of a memory that its removal must take away
+# Events of memories, without the content that a removal must erase
 
 
 def added_event(row: MemoryRow, session_id: str | None) -> MemoryAdded:
-    """Return the journal's event of a new memory; `session_id` is that of the session whose journal it is."""
+    """Return the event of a new memory; `session_id` is the session whose journal it is for."""
     memory, about = to_memory(row), None if row.session_id == session_id else row.session_id
     shown = {name: getattr(memory, name) for name in (*JOURNALED, "source", "strategy", "model", "version")}
     return MemoryAdded(memory_id=row.id, text_sha256=digest_of(row.text), about_session=about, **shown)
@@ -176,7 +176,7 @@ class GivenMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     With the `session_id` of a session of this user it belongs to that session, and is erased with it; otherwise to its
     user, or without one to the project. `event_at` is when it happened, `said_at` when it was said. `supersedes` names
-    memories that are out of date now.
+    memories that it makes obsolete.
     """
 
     text: str
@@ -198,13 +198,13 @@ class GivenMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class MemoryDraft(GivenMemory, frozen=True, kw_only=True):
-    """A memory to keep, given or extracted: besides what callers give, where it is from.
+    """A memory to keep, given or extracted: the fields that clients may give, and its origin.
 
-    With `evidence` in a session, that session must be its `session_id`. `created_ms` is for one that was made
-    elsewhere before.
+    If it has `evidence` in a session, that session must be its `session_id`. `created_ms` is for a memory that was
+    first created elsewhere.
     """
 
-    source: memories.MemorySource = "api"  # type: ignore[assignment]  # more than callers may give
+    source: memories.MemorySource = "api"  # type: ignore[assignment]  # more than clients may give
     evidence: memories.Evidences = ()
     strategy: str | None = None
     model: str | None = None
@@ -213,7 +213,7 @@ class MemoryDraft(GivenMemory, frozen=True, kw_only=True):
 
 
 class MemoryPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A change to a memory; null takes a value away. `metadata` is replaced as a whole."""
+    """A change to a memory; null removes a value. `metadata` is replaced as a whole."""
 
     text: str | UnsetType = UNSET
     kind: memories.GivenKind | UnsetType = UNSET
@@ -232,7 +232,7 @@ class MemoryPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def fields(self) -> JsonObject:
-        """Fields that it changes; a list from which null takes everything is empty."""
+        """The fields that it changes; a list that null clears is empty."""
         fields = fields_given(self)
         return fields | {name: () for name in ("topics", "entities", "supersedes") if fields.get(name, ()) is None}
 
@@ -242,9 +242,9 @@ def draft_of(memory: GivenMemory) -> MemoryDraft:
 
 
 def prepare_fields(fields: dict[str, Any], rules: Rules | None) -> dict[str, Any]:
-    """The values of these fields as they are kept: redacted, with tidy lists. Raises `Refused`.
+    """Return the values of these fields as they are kept: redacted, and lists without repeats. Raises `Refused`.
 
-    The text is redacted before it is measured, since what stands in for a word may be longer.
+    The text is redacted before it is measured, since a replacement may be longer than the word.
     """
     for name in ("id", "user_id", "namespace"):
         if isinstance(value := fields.get(name), str) and CONTROLS.search(value):
@@ -271,7 +271,7 @@ def prepare_fields(fields: dict[str, Any], rules: Rules | None) -> dict[str, Any
 
 @contextmanager
 def naming(place: int | None) -> Iterator[None]:
-    """Name in errors which of several memories they are about: `memories[1].text`."""
+    """Name in errors the one of several memories that they are about: `memories[1].text`."""
     try:
         yield
     except Refused as refused:
@@ -292,5 +292,5 @@ def memory_id(*parts: object) -> str:
 
 
 def merged(first: Sequence[Any], second: Sequence[Any], most: int) -> tuple[Any, ...]:
-    """The values of both, each once; of too many the last."""
+    """Return the values of both, each once; if they are too many, the last ones."""
     return tuple(dict.fromkeys((*first, *second)))[-most:]

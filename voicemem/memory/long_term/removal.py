@@ -1,8 +1,7 @@
-"""Forgetting memories: those that a caller names, those that a policy gives up, and those whose time is over.
+"""Removal of memories: those that a client names or a policy selects, expired ones, and those of an erased user.
 
-Memories may be kept longer than their call (`memories_ttl_seconds`): when it expires, they leave the journal of the
-session for that of the user, in one step. Where they come from stays as it was, with a note that this can no
-longer be read.
+Memories may be kept longer than their call (`memories_ttl_seconds`): when the call expires, they move from the journal
+of the session to that of the user, in one step. Their evidence stays, marked as no longer readable.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ LOG = logging.getLogger("voicemem")
 DAY_MS = 86_400_000
 PAGE = 500
 MAX_ASKED_WORDS = 10
-"""Words of a query; each is looked for by itself, since a memory must have all of them."""
+"""The most words of a query; each is searched for by itself, since a memory must have all of them."""
 EXPIRED_AT_ONCE = 100
 MIN_PAUSE_S = 0.05
 
@@ -43,11 +42,11 @@ Days = Annotated[float, Meta(ge=0, le=100_000)]
 
 
 class ForgetPolicy(Struct, frozen=True, kw_only=True):
-    """A policy of forgetting: which memories go, of those for which `among` holds, superseded ones included.
+    """A policy of forgetting: which of the memories that match `among` are removed, superseded ones included.
 
-    Without any other field all of them. A `query` names those that have all of its words. The rest are limits, which
-    leave pinned memories and those of `keep_ids`: with both ages a memory must exceed both, or be older than
-    `hard_age_multiplier` times the first. `budget` is how many are kept at most, those that were used last.
+    Without any other field, all are. A `query` selects those that have all of its words. The rest are limits, which
+    spare pinned memories and those of `keep_ids`: with both ages a memory must exceed both, or be older than
+    `hard_age_multiplier` times the first. `budget` is the most that are kept, those used last.
     """
 
     among: MemoryFilter
@@ -60,12 +59,12 @@ class ForgetPolicy(Struct, frozen=True, kw_only=True):
 
 
 class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to forget memories of a user: those for which all conditions hold that are given, or `everything`.
+    """A request to forget memories of a user: those that match all conditions, or `everything`.
 
-    A `query` names those that have all of its words; `before` those that were noted before, in Unix ms. The limits
-    `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `linked` those of the
-    other id of the same person are meant too, with `dry_run` nothing is forgotten. Null is refused, since without a
-    condition more is forgotten.
+    A `query` selects those that have all of its words, `before` those created earlier, in Unix ms. The limits
+    `max_age_days`, `max_inactive_days` and `budget` (how many to keep) spare pinned ones. `linked` includes the other
+    id of the same person; with `dry_run` nothing is forgotten. Null is refused, since without a condition more is
+    forgotten.
     """
 
     NEVER_NULL: ClassVar = (
@@ -87,7 +86,7 @@ class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
-    """Return what is to be forgotten. Raises `Refused` unless the body says so clearly."""
+    """Return the policy of a request. Raises `Refused` unless it has conditions or `everything`, and not both."""
     fields = fields_given(body)
     narrower = fields.keys() - {"namespace", "everything", "linked", "dry_run"}
     if not narrower and not fields.get("everything"):
@@ -118,7 +117,7 @@ class Candidate(NamedTuple):
 
 
 async def forget(long_term: LongTermMemory, project: str, policy: ForgetPolicy, dry_run: bool = False) -> list[str]:
-    """Remove memories with their texts; the ids of those that were, or with `dry_run` would be removed.
+    """Remove memories with their texts. Return the ids of those that were, or with `dry_run` would be, removed.
 
     Raises `Refused` (`invalid_field` for a query without words), `StoreUnavailable`.
     """
@@ -142,7 +141,7 @@ async def forget(long_term: LongTermMemory, project: str, policy: ForgetPolicy, 
 
 
 async def find_all_words(long_term: LongTermMemory, among: MemoryFilter, query: str) -> list[Candidate]:
-    """The memories that have all words of a query. Raises `Refused` (`invalid_field`)."""
+    """Return the memories that have all words of a query. Raises `Refused` (`invalid_field`)."""
     words = query_words(query, in_all_forms=False)
     if not 0 < len(words) <= MAX_ASKED_WORDS:
         detail = f"What to forget must be named in 1 to {MAX_ASKED_WORDS} words: `query`"
@@ -179,16 +178,16 @@ def is_over(one: Candidate, policy: ForgetPolicy, now_ms: int) -> bool:
 
 
 class ErasedUser(NamedTuple):
-    """The result of an erasure: the number of sessions, and the other id of the same person where that is left."""
+    """The result of an erasure: the number of sessions, and the other id of the same person if that remains."""
 
     sessions: int
     linked: str | None
 
 
 async def erase_person(long_term: LongTermMemory, project: str, user_id: str, linked: bool) -> ErasedUser:
-    """Erase a user, and with `linked` the other id of the same person: documents, memories and sessions.
+    """Erase a user's documents, memories and sessions, and with `linked` also those of the person's other id.
 
-    The link is the last that goes of the other id, so that an erasure that was cut off can be repeated.
+    The link is removed last, so that an interrupted erasure can be repeated.
     """
     linked_id, sessions = await long_term.store.users.find_linked(project, user_id), 0
     if linked_id is not None and linked:
@@ -200,22 +199,22 @@ async def erase_person(long_term: LongTermMemory, project: str, user_id: str, li
 
 
 async def forget_user(long_term: LongTermMemory, project: str, user_id: str) -> None:
-    """Forget what is left of a user whose sessions are erased: a session may have had another user before."""
+    """Forget the remaining memories of a user whose sessions are erased: a session may have had another user before."""
     among = MemoryFilter(project=project, user_ids=AnyOf((user_id,)), of_ids_alone=True)
     await forget(long_term, project, ForgetPolicy(among=among))
 
 
-# Those whose time is over
+# Expiry
 
 
 async def remove_expired(long_term: LongTermMemory) -> int:
-    """Remove memories whose `expires_at` is over, some at a time; how many. Raises `StoreUnavailable`."""
+    """Remove some of the memories whose `expires_at` has passed. Return their number. Raises `StoreUnavailable`."""
     rows = await long_term.store.memories.find_expired_memories(long_term.clock(), EXPIRED_AT_ONCE)
     return len(await long_term.remove_rows(rows, "expired"))
 
 
 async def expire_memories_forever(long_term: LongTermMemory) -> None:
-    """Background task: remove memories whose time is over, and note which were used."""
+    """Background task: remove expired memories, and note which were used."""
     while True:
         removed = 0
         with suppress(StoreUnavailable):  # what is due now is still due later
@@ -227,15 +226,15 @@ async def expire_memories_forever(long_term: LongTermMemory) -> None:
 
 
 class MemoryKeeper:
-    """Lets memories go on with their user, just before their session is erased because its `ttl_seconds` are over."""
+    """Moves memories to their user, just before their session is erased because its `ttl_seconds` have passed."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     async def keep(self, key: int, now_ms: int) -> int:
-        """Move the memories of a session that are to be kept; how many. Raises `StoreUnavailable`.
+        """Move the memories of a session that should be kept. Return their number. Raises `StoreUnavailable`.
 
-        Those of a session without a user go with it: no one could ask for their erasure.
+        Those of a session without a user are erased with it: no one could request their erasure later.
         """
         count, after = 0, ""
         while rows := await self.store.memories.list_memories_of(key, after, MAX_ROWS):
@@ -251,12 +250,12 @@ class MemoryKeeper:
         return count
 
     async def find_session(self, row: MemoryRow) -> Stream | None:
-        """The session in whose journal a memory stands; None once it is erased."""
+        """Return the session whose journal holds a memory; None once it is erased."""
         sessions = await self.store.journal.find_sessions(row.project, [row.key])
         return sessions[0] if sessions and sessions[0].state != "erased" else None
 
     async def move(self, session: Stream, rows: Sequence[MemoryRow], expires_ms: int, now_ms: int) -> int:
-        """Move some of them, again if they change meanwhile; how many have moved."""
+        """Move some memories, again if they change meanwhile. Return the number that moved."""
         ids, moved = {row.id for row in rows}, 0
         for _ in range(MAX_APPEND_ATTEMPTS):
             by_user: defaultdict[str, list[MemoryRow]] = defaultdict(list)
@@ -273,11 +272,11 @@ class MemoryKeeper:
                 return moved
             rows = await self.store.memories.find_memories(session.project, sorted(ids))
             rows = [row for row in rows if row.key == session.key and row.removed_ms is None]
-        raise StoreUnavailable("Memories change faster than they can go on without their session.")
+        raise StoreUnavailable("Memories change faster than they can be moved to their user.")
 
 
 def outlived(row: MemoryRow, session: Stream, user_id: str, expires_ms: int) -> MemoryRow:
-    """The row of a memory whose session is gone; it ends with its time at the latest, also when it is pinned."""
+    """Return the row of a memory whose session is erased; it expires by `expires_ms`, even if it is pinned."""
     evidence = tuple(
         structs.replace(one, evidence="expired") if one.session_id == session.id else one
         for one in details_of(row).evidence
