@@ -135,7 +135,7 @@ class ReadModelCache:
 
     def find_ready(self, stream: Stream) -> ReadModel | None:
         """The read model of a session if next to nothing has to be done first; valid until the caller awaits."""
-        read_model = self.cached.get(stream.key)
+        read_model = self.find(stream.key)
         if read_model is None or not is_ready(read_model, stream.position, with_messages=False):
             return None
         if read_model.position - read_model.saved_position >= SNAPSHOT_EVERY:
@@ -149,11 +149,7 @@ class ReadModelCache:
                 return None
             self.charge(stream.key, read_model)
         self.keep(stream.key, stream.project)
-        if stream.state == "ended":
-            self.ended[stream.key] = None
-            self.ended.move_to_end(stream.key)
-        else:
-            self.ended.pop(stream.key, None)
+        self.note_read(stream, read_model)
         return read_model
 
     async def get_state(self, stream: Stream) -> State:
@@ -239,17 +235,20 @@ class ReadModelCache:
                     if with_messages and read_model.state.dirty_turns:
                         await self.perform(key, read_model, read_model.refresh, read_model.has_large_refresh)
                 self.charge(key, read_model)
-            read_model.round_position = position  # what comes after a read is not a flood yet
-            if stream.state == "ended":
-                self.ended[key] = None
-                self.ended.move_to_end(key)
-            else:
-                self.ended.pop(key, None)
+            self.note_read(stream, read_model)
             if is_kept or not (read_model.position - read_model.saved_position >= SNAPSHOT_EVERY or self.is_full):
                 return read_model
             is_kept = True  # what follows awaits, so the read model may have to be made ready again
             await self.save_snapshot_if_due(key, read_model)
             await self.evict(but=key)
+
+    def note_read(self, stream: Stream, read_model: ReadModel) -> None:
+        read_model.round_position = stream.position  # what comes after a read is not a flood yet
+        if stream.state == "ended":
+            self.ended[stream.key] = None
+            self.ended.move_to_end(stream.key)
+        else:
+            self.ended.pop(stream.key, None)
 
     async def prepare(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
         """Load, unpack and fold a read model, whose lock is held or which is the caller's own, up to a position."""

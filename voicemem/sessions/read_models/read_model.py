@@ -200,10 +200,9 @@ class ReadModel:
 
     def has_large_encoding(self, fields: MessageFields, first: int = 0) -> bool:
         """True if much has to be encoded before the messages from an index on are at hand."""
-        if self.has_encoded(fields, first):
-            return False
         texts, messages = self.encoded.get(fields, []), self.all_messages
-        missing = [messages[at] for at in range(first, len(messages)) if at >= len(texts) or not texts[at]]
+        start = max(first, len(texts)) if all(texts[first:]) else first
+        missing = [messages[at] for at in range(start, len(messages)) if at >= len(texts) or not texts[at]]
         return len(missing) > LARGE_ROWS or sum(len(message.content) for message in missing) > ENCODED_AT_ONCE
 
     @property

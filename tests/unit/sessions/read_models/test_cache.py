@@ -175,6 +175,21 @@ async def test_committed_events_wait_for_a_read_or_a_round(store: InMemoryStore,
     assert not read_models.to_fold
 
 
+async def test_a_session_that_is_read_is_ready_again_after_each_event(
+    store: InMemoryStore, read_models: ReadModelCache
+) -> None:
+    """Few events are folded by the read itself, without waiting, and however many come between reads are no flood."""
+    stream = await begin(store)
+    await append(store, stream, *talk(4))
+    await read_models.get(stream)
+    for _ in range(FLOOD // 4 + 1):
+        before = stream.position
+        await append(store, stream, *talk(4))
+        add(read_models, stream, (await journal(store, stream))[before:])
+        assert read_models.find_ready(stream) is not None
+    assert await from_scratch(store, stream) == read_models.cached[stream.key].messages()
+
+
 async def test_what_waits_to_be_folded_is_bounded_over_all_sessions(store: InMemoryStore) -> None:
     """The session that has waited longest is folded first; one that is in use keeps no other waiting."""
     read_models = ReadModelCache(store, MemoryBudget(200_000))  # 1,000 bytes of events may wait
