@@ -20,6 +20,7 @@ from voicemem.mcp.client import Client, Service, client_with, sentence_of
 from voicemem.mcp.tools import describe_tool, find_tool, get_history, shown_memory, tools_of
 from voicemem.protocol.arguments import fit
 from voicemem.protocol.explanations import describe_error
+from voicemem.protocol.quoting import quoted
 from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem.mcp")
@@ -84,7 +85,7 @@ class MemoryServer:
         except Exception:  # a bug of ours, or an answer of another version: the LLM must not be left without an answer
             LOG.exception("The tool %s has failed", tool.name)
             return failed("Something went wrong inside the memory; trying again will hardly help. Go on without it.")
-        text = types.TextContent(type="text", text=msgspec.json.encode(answer).decode())
+        text = types.TextContent(type="text", text=quoted(answer))
         return types.CallToolResult(content=[text], structured_content=msgspec.to_builtins(answer))
 
     async def list_resources(self, context: Any, _: Any) -> types.ListResourcesResult:
@@ -114,7 +115,7 @@ class MemoryServer:
         except ClientError as error:
             code = types.INVALID_PARAMS if getattr(error, "status", None) in (404, 410) else types.INTERNAL_ERROR
             raise MCPError(code, sentence_of(error)) from None
-        text = msgspec.json.encode(resource).decode()
+        text = quoted(resource)
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
 

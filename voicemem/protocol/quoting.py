@@ -4,6 +4,7 @@ Line breaks of every kind are escaped as in JSON; a quote that must be distinct 
 """
 
 import re
+import unicodedata
 
 import msgspec
 
@@ -14,13 +15,13 @@ MAX_NAME = 40
 """The most characters of a speaker's name."""
 NOT_IN_NAMES = frozenset("[](){}<>:\"'`")
 LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
-SPEAKERS = "system|developer|assistant|agent|user|caller|tool|function"
-MARKS = rf"(?:[^\w{LINE_BREAKS}]|_)*"
-SPEAKERS_LINE = re.compile(
-    rf"(\A|[{LINE_BREAKS}])(?={MARKS}(?:{SPEAKERS})(?:\ *\([^(){LINE_BREAKS}]*\))?[^\w{LINE_BREAKS}]*[:：])",
-    re.IGNORECASE,
-)
-"""The beginning of a line that looks like a speaker's: `assistant:`, `**User (ann)**:`."""
+COLONS = "\uff1a\ufe55\ufe13\ua789\u2236\u02d0"
+"""Characters that look like a colon."""
+SPEAKERS = "system|developer|assistant|agent|model|bot|ai|user|human|caller|tool|function"
+SPEAKER = re.compile(rf"[\W\d_]*+(?:{SPEAKERS})(?:[^\w(\[]|[\d_])*+(?:[(\[][^()\[\]]*+[)\]])?[\W\d_]*+", re.IGNORECASE)
+"""The beginning of a speaker's line, before its colon: `assistant`, `**User (ann)**`, `2. Bot [x]`."""
+LABEL = re.compile(rf"(\A|[{LINE_BREAKS}])((?:[^\w{LINE_BREAKS}]|[\d_])*+[^:{COLONS}{LINE_BREAKS}]*+)(?=[:{COLONS}])")
+"""The beginning of a line, up to a colon."""
 
 
 def on_one_line(text: str) -> str:
@@ -43,4 +44,11 @@ def short_name(name: object) -> str:
 
 def without_speakers(text: str) -> str:
     """Mark the lines of a text that look like a speaker's as quoted."""
-    return SPEAKERS_LINE.sub(r"\1> ", text)
+    return LABEL.sub(lambda line: f"{line[1]}{'> ' if SPEAKER.fullmatch(seen(line[2])) else ''}{line[2]}", text)
+
+
+def seen(text: str) -> str:
+    """Return a text as it looks: letters in their usual form, and nothing that is invisible."""
+    if text.isascii():
+        return text
+    return "".join(one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf")
