@@ -1,13 +1,13 @@
-"""The dialect `agora-ten`: what Agora's Conversational AI Engine, and apps of the TEN framework, send to clients.
+"""The dialect `agora-ten`: messages of Agora's Conversational AI Engine, and of TEN framework apps, to their clients.
 
-The answer in a turn is `aTURN`, another one after a tool `aTURN/2`, and so on. Messages come as objects, or as texts
-`MESSAGE_ID|PART|PARTS|BASE64`. What a part holds cannot be read before all are there, so parts are kept as they are.
+The reply in a turn is `aTURN`, the next one after a tool `aTURN/2`, and so on. Messages come as objects, or as texts
+`MESSAGE_ID|PART|PARTS|BASE64`. A part cannot be read before all have arrived, so parts are kept unchanged.
 
-TEN's message collector sends texts without turns, numbers or interruptions (`Collected`): the text of a reply is all of
-it so far. TEN stops generating as soon as the user says something, so a reply that is not final then was interrupted.
+TEN's message collector sends texts without turns, numbers or interruptions (`Collected`); a reply's text is all of it
+so far. TEN stops generating as soon as the user speaks, so a reply that is not final then was interrupted.
 
-Notes: `p:ID` (the parts of a message that is not whole yet), `t:ITEM` (the `Times` of a reply), `n:TURN` (how many
-replies a turn has, if several), `users` and `agents` (how many texts of each the collector has sent).
+Notes: `p:ID` (the parts of an incomplete message), `t:ITEM` (the `Times` of a reply), `n:TURN` (the number of replies
+in a turn, if several), `users` and `agents` (how many texts of each the collector has sent).
 """
 
 import base64
@@ -26,25 +26,25 @@ from voicemem.protocol.types import JsonObject
 
 MAX_PARTS = 64
 MAX_PART = 4096
-"""Characters of one part, and of a message's id at most 64."""
+"""The most characters of one part; a message's id has at most 64."""
 MAX_MESSAGE_BYTES = 1 << 20
 PART = "part"
 UNKNOWN_NUMBER = "???"
 TRANSCRIBE = "transcribe"
 UNIX_MS = 10**12
-"""Times below are none of Unix, in ms."""
+"""Smaller numbers are not Unix times in ms."""
 MAX_OPEN = 16
-"""Messages of which parts may be missing; of more, the oldest goes."""
+"""Incomplete messages that are kept; of more, the oldest is dropped."""
 INTERRUPTED = 2
 
 PartFrame = record(part=record("id data", index=int, parts=optional(int)))
-"""A piece of a message that was too long for one; its content cannot be read before all are there."""
+"""A part of a message that was too long for one frame; it cannot be read before all parts have arrived."""
 Collected = record("data_type role text", is_final=(bool, False), text_ts=optional(int))
 
 
 Latency = record(e2e_latency_ms=optional(float))
 Measured = record("", Latency, turn_id=optional(int), metrics=optional(Latency))
-"""A turn that is over."""
+"""A finished turn."""
 
 
 def message(texts: str, **others: Any) -> type[Record]:
@@ -63,11 +63,11 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def reduced(frame: JsonObject) -> Frame | None:
-    """Return what is kept of a message."""
+    """Return the kept fields of a message."""
     content: JsonObject | None
     if is_collected(frame):
         content = kept(Collected, frame)
-        if content["data_type"] != TRANSCRIBE:  # what the LLM thinks, and what apps send
+        if content["data_type"] != TRANSCRIBE:  # the LLM's reasoning, and apps' own data
             return None
         if content["role"] not in ("user", "assistant"):
             raise MalformedFrame("A text is the user's or the assistant's.")
@@ -77,7 +77,7 @@ def reduced(frame: JsonObject) -> Frame | None:
         return None
     id = content.get("message_id")
     if id is not None:
-        # No one promises that an update has another id than the text that it updates.
+        # An update may have the same id as the text that it updates.
         said = [*map(content.get, ("turn_seq_id", "turn_status", "final")), len(content.get("text", ""))]
         id = "/".join([id, *(str(one) for one in said if one is not None)])
     return Frame(content, id=id, ts=unix_time(content.get("send_ts")), side="vendor")
@@ -88,7 +88,7 @@ def unix_time(ts: int | None) -> int | None:
 
 
 def reduced_part(frame: JsonObject) -> Frame:
-    """A part of a message, which waits for the others."""
+    """Return a part of a message, which waits for the others."""
     content = kept(PartFrame, frame)
     part = content[PART]
     bounds = (len(part["id"]) <= 64, len(part["data"]) <= MAX_PART, 1 <= part["index"] <= part.get("parts", MAX_PARTS))
@@ -98,7 +98,7 @@ def reduced_part(frame: JsonObject) -> Frame:
 
 
 def part_in(frame: str | bytes) -> JsonObject:
-    """The part that a message of the data stream is. Raises `MalformedFrame`."""
+    """Parse a data stream message into a part. Raises `MalformedFrame`."""
     try:
         id, index, parts, data = (frame if isinstance(frame, str) else frame.decode()).split("|")
         number = {} if parts == UNKNOWN_NUMBER else {"parts": int(parts[:6])}
@@ -108,20 +108,20 @@ def part_in(frame: str | bytes) -> JsonObject:
 
 
 def decoded(data: str) -> JsonObject:
-    """The object that the parts of a message hold. Raises `MalformedFrame`."""
+    """Decode the joined parts of a message. Raises `MalformedFrame`."""
     try:
         return json_object(base64.b64decode(data, validate=True), MAX_MESSAGE_BYTES)
-    except ValueError:  # also of the base64
+    except ValueError:  # also from the base64
         raise MalformedFrame("The parts of a message hold no JSON object.") from None
 
 
 def is_collected(frame: JsonObject) -> bool:
-    """Return whether a message is the collector's own, and none of Agora's."""
+    """Return whether a message is the collector's, not Agora's."""
     return "data_type" in frame and "role" in frame and "object" not in frame
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of a message; a part of one has none that could be read."""
+    """Yield the texts of a message; a part has no readable text."""
     if is_collected(frame):
         yield Text(frame, "text", "whole", speaker(frame["role"]), final=frame.get("is_final", False))
     elif frame.get("object") == "user.transcription":
@@ -134,13 +134,13 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 
 def part_of(frame: JsonObject) -> tuple[str, int, int | None, str] | None:
-    """The part of a message that a frame is: the message's id, its number, how many there are, and what it holds."""
+    """Return the message's id, the part's number, how many parts there are, and its data, if a frame is a part."""
     part = frame.get(PART)
     return None if part is None else (part["id"], part["index"], part.get("parts"), part["data"])
 
 
 def joined(data: str) -> JsonObject | None:
-    """Return what is kept of the message that all parts hold."""
+    """Return the kept fields of the message that all parts make up."""
     try:
         frame = reduced(decoded(data))
     except (MalformedFrame, UnknownFrame):
@@ -148,7 +148,7 @@ def joined(data: str) -> JsonObject | None:
     return None if frame is None else frame.content
 
 
-# What it means
+# Translation
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -161,7 +161,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
-    """The events of a message whose last part this is."""
+    """Return the events of a message that this part completes."""
     key = f"p:{part['id']}"
     parts = {**known.notes.get(key, {})}
     text = join_part(parts, part["index"], part.get("parts"), part["data"])
@@ -174,7 +174,7 @@ def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
 
 
 def user_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user has said all of this in the turn so far; a text that comes after the final one is older than it."""
+    """Handle all of the user's words in the turn so far; a text that comes after the final one is outdated."""
     item, final = f"u{frame['turn_id']}", frame.get("final", False)
     segment = known.segment(item)
     if final or segment is None or not segment.final:
@@ -183,7 +183,7 @@ def user_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 class Times(NamedTuple):
-    """Notes on a reply; times but `first_ts` are of the media clock."""
+    """The times of a reply, all on the media clock except `first_ts`."""
 
     first_ts: int | None = None
     begin_ms: int | None = None
@@ -192,7 +192,7 @@ class Times(NamedTuple):
     number: int | None = None
 
     def position_at(self, ts: int) -> int | None:
-        """Return where playback stood by the clock, if it began with the first word."""
+        """Return the playback position by the clock, assuming that it began with the first word."""
         if self.first_ts is None or self.begin_ms is None:
             return None
         return self.begin_ms + max(0, ts - self.first_ts)
@@ -203,7 +203,7 @@ def times_of(item: str, known: Known) -> Times:
 
 
 def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    """More of a reply: its text, the times of its new words, and its end."""
+    """Handle an update of a reply: its text, the times of its new words, and its end."""
     turn, status, number = frame["turn_id"], frame.get("turn_status"), frame.get("turn_seq_id")
     count = known.notes.get(f"n:{turn}", 1)
     item = item_of(turn, count)
@@ -232,9 +232,9 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def timed(words: Sequence[JsonObject], begin_ms: int | None) -> Sequence[JsonObject]:
-    """The words of a reply; one without a time, or with one that none can have, has its place behind the one before it.
+    """Return the words of a reply; one without a valid time gets the start of the word before it.
 
-    Without any times they say nothing that the text does not.
+    Without any times the words add nothing to the text, so none are returned.
     """
     begins = [word["start_ms"] for word in words if "start_ms" in word]
     if not begins:
@@ -256,19 +256,19 @@ def spoken_word(word: JsonObject) -> Word:
 
 
 def item_of(turn: int, number: int) -> str:
-    """A reply of a turn, which may have another after a tool."""
+    """Return the item of a reply in a turn, which may have further replies after tools."""
     return f"a{turn}" if number == 1 else f"a{turn}/{number}"
 
 
 def is_another(stated: str, words: Sequence[JsonObject], new: Sequence[JsonObject], reply: KnownReply) -> bool:
-    """Return whether an update is of another reply in the turn: the one before was complete without it."""
+    """Return whether an update belongs to another reply in the turn: the previous one was complete without it."""
     if not reply.complete or reply.cut != "no" or not stated.strip() or (words and not new):
         return False
     return not begins_tightly(stated, reply.text) and not begins_tightly(reply.text, stated)
 
 
 def begins_tightly(text: str, beginning: str) -> bool:
-    """Return whether a text begins so; white space does not count. It costs what the shorter of the two does."""
+    """Return whether a text has a beginning, ignoring white space. The cost is that of the shorter text."""
     if text.startswith(beginning):
         return True
     start = first_letters(beginning, len(text) + 1)
@@ -276,7 +276,7 @@ def begins_tightly(text: str, beginning: str) -> bool:
 
 
 def first_letters(text: str, most: int) -> str:
-    """The first letters of a text, without its white space."""
+    """Return the first letters of a text, without white space."""
     size = most
     while True:
         size = 2 * size + 64
@@ -288,7 +288,7 @@ def first_letters(text: str, most: int) -> str:
 def grown_text(
     stated: str, words: Sequence[JsonObject], new: Sequence[JsonObject], reply: KnownReply | None
 ) -> tuple[str, bool]:
-    """The text of an update, and whether it is the whole reply's: some say all of it, some only the new words."""
+    """Return the text of an update, and whether it is the whole reply's: some have all of it, some only new words."""
     before = "" if reply is None else reply.text
     if begins_tightly(stated, before) and (before or len(new) == len(words)):
         return stated, True
@@ -298,7 +298,7 @@ def grown_text(
 def noted(
     times: Times, spoken: tuple[Word, ...], new: Sequence[JsonObject], number: int | None, ts: int | None
 ) -> Times:
-    """Return what is known of a reply's times after an update."""
+    """Return the times of a reply after an update."""
     first_ts, begin_ms, end_ms = times.first_ts, times.begin_ms, times.end_ms
     if spoken:
         if begin_ms is None:
@@ -309,7 +309,7 @@ def noted(
 
 
 def interrupted(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user cut a turn short. Without words nothing says where on the media clock its replies began."""
+    """Handle a turn that the user cut. Without words it is unknown when its replies began on the media clock."""
     turn, start_ms = frame["turn_id"], frame.get("start_ms")
     for number in range(known.notes.get(f"n:{turn}", 1), 0, -1):
         item = item_of(turn, number)
@@ -326,14 +326,14 @@ def metric(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def finish_turn(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The latency of a turn, in the message or in its payload, perhaps among other metrics."""
+    """Handle the latency of a turn, in the message or in its payload, perhaps among other metrics."""
     for holder in (frame, frame.get("payload", {})):
         for measured in (holder, holder.get("metrics", {})):
             yield from latencies(measured, {"e2e_latency_ms": "e2e"}, holder.get("turn_id"), None)
 
 
 def closed(ts: int, known: Known) -> Made:
-    """Return how far the reply that may still play was played by the clock: it began with its first word."""
+    """Return how far a reply that may still play was played by the clock, if it began with its first word."""
     for reply in known.open_replies():
         times = times_of(reply.item or "", known)
         position_ms = times.position_at(ts)

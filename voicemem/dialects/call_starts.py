@@ -1,7 +1,7 @@
-"""The questions of platforms at the start of a call: who calls, and the form in which they take variables.
+"""Requests of platforms at the start of a call: they name the caller, and get variables for the agent.
 
-A platform asks while the phone rings, and puts what it gets into the agent's prompt. Each entry of `CALL_STARTS` reads
-one platform's question and shapes the answer; what is known of the caller comes from elsewhere.
+A platform sends its request while the phone rings, and puts the answer into the agent's prompt. Each entry of
+`CALL_STARTS` reads one platform's request and formats the answer; the variables come from elsewhere.
 """
 
 import base64
@@ -23,50 +23,50 @@ Value = str | int | float | bool
 Variables = Mapping[str, Value]
 BEARER = "bearer "
 SECRET_HEADER = "x-voicemem-secret"  # noqa: S105 (a name)
-"""For platforms that sign nothing, and send secrets in headers of one's choice."""
+"""For platforms that do not sign requests, and send secrets in configurable headers."""
 ED25519_SIGNATURE, ED25519_TIMESTAMP = "telnyx-signature-ed25519", "telnyx-timestamp"
 TOLERANCE_S = 300
-"""How old or new a signature of Telnyx may be, as in its own SDK."""
+"""How far from now the time of a Telnyx signature may be, as in its own SDK."""
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 NO_ED25519 = "Telnyx's signatures need the extra telnyx: pip install 'voicemem-core[telnyx]'."
 NOT_A_KEY = "The secret of telnyx is the public key of the account: 32 bytes in base64, from Keys & Credentials there."
 
 
 class CallStart(NamedTuple):
-    """A question at the start of a call."""
+    """A platform's request at the start of a call."""
 
     caller: Caller
     call_id: str | None
-    """The platform's id of the call that begins, where it has one by then."""
+    """The platform's id of the call, if it has one by then."""
     kind: str = ""
-    """The kind of question, where a platform has several."""
+    """The kind of request, if a platform has several."""
 
 
 class StartAnswer(NamedTuple):
-    """The parts that an answer is made of."""
+    """The content of an answer."""
 
     variables: Variables
     user_id: str | None = None
-    """The caller, if known by then."""
+    """The caller's user id, if known."""
     assistant_id: str | None = None
-    """Who is to answer the call, for platforms that ask."""
+    """The assistant that should answer the call, for platforms that ask."""
 
 
 class StartDialect(Struct, frozen=True):
-    """A platform's request at the start of a call: how it is read and answered."""
+    """How a platform's request at the start of a call is read and answered."""
 
     verify: Verify
     mark: bytes
-    """Bytes that every question has: other bodies are not read for one."""
+    """Bytes in every such request: other bodies are not parsed as one."""
     read: Callable[[JsonObject], CallStart | None]
-    """The question in a body; None for a webhook of another kind."""
+    """Returns the request in a body; None for a webhook of another kind."""
     answer: Callable[[CallStart, StartAnswer], JsonObject]
     check_secret: Callable[[str], None] = lambda secret: None
-    """Raises `ValueError` for what cannot be its secret, with a sentence that does not quote it."""
+    """Raises `ValueError` for an invalid secret, with a sentence that does not quote it."""
 
 
 def text(holder: Any, *path: str) -> str | None:
-    """The text at a path of objects; None where there is none."""
+    """Return the text at a path of objects; None if there is none."""
     value = value_at(holder, path)
     return value if isinstance(value, str) and value else None
 
@@ -75,7 +75,7 @@ def start_of(fields: CallerFields, body: JsonObject, call_id: str | None, kind: 
     return CallStart(fields.read(body) or Caller(), call_id, kind)
 
 
-# Retell: a webhook of the number, signed as its others. Variables are texts.
+# Retell: a webhook of the number, signed like its others. Variables are texts.
 
 ASKED = ("call_inbound", "chat_inbound")
 
@@ -88,7 +88,7 @@ def read_retell(body: JsonObject) -> CallStart | None:
 
 
 def answer_retell(start: CallStart, answer: StartAnswer) -> JsonObject:
-    """The variables as texts, and the caller in `metadata`, which the webhooks of the call then have too."""
+    """Answer with the variables as texts, and the caller in `metadata`, which the call's later webhooks repeat."""
     metadata = {} if answer.user_id is None else {"user_id": answer.user_id}
     variables = {name: as_text(value) for name, value in answer.variables.items()}
     return {start.kind: {"dynamic_variables": variables, "metadata": metadata}}
@@ -98,7 +98,7 @@ def as_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# ElevenLabs: fetched for an incoming call, with secrets in headers that one chooses.
+# ElevenLabs: fetched for an incoming call, with secrets in configurable headers.
 
 
 def read_elevenlabs(body: JsonObject) -> CallStart | None:
@@ -112,14 +112,14 @@ def answer_elevenlabs(start: CallStart, answer: StartAnswer) -> JsonObject:
 
 
 def has_secret(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """True if a header carries the secret itself, in `Authorization` also behind `Bearer`."""
+    """Return whether a header has the secret itself, in `Authorization` also after `Bearer`."""
     bearer = headers.get("authorization", "")
     sent = bearer[len(BEARER) :].lstrip() if bearer.lower().startswith(BEARER) else bearer
     shown = (sent, headers.get(SECRET_HEADER, ""))
     return bool(secret) and any(hmac.compare_digest(secret.encode(), one.encode(errors="replace")) for one in shown)
 
 
-# Vapi: a message to the server of a number that has no assistant.
+# Vapi: a message to the server of a number without an assistant.
 
 
 OF_VAPI = CallerFields(
@@ -138,7 +138,7 @@ def answer_vapi(start: CallStart, answer: StartAnswer) -> JsonObject:
     return {**assistant, "assistantOverrides": {"variableValues": dict(answer.variables)}}
 
 
-# Telnyx: an event that is signed with the account's key; the variables are in an object of their own.
+# Telnyx: an event, signed with the account's key; the variables are in an object of their own.
 
 
 def read_telnyx(body: JsonObject) -> CallStart | None:
@@ -153,7 +153,7 @@ def answer_telnyx(start: CallStart, answer: StartAnswer) -> JsonObject:
 
 
 def check_public_key(secret: str) -> None:
-    """Raise `ValueError` unless a secret is a public key, and signatures can be verified here."""
+    """Raise `ValueError` unless a secret is a public key, and its signatures can be verified here."""
     if decoded(secret, KEY_BYTES) is None:
         raise ValueError(NOT_A_KEY)
     try:
@@ -163,7 +163,7 @@ def check_public_key(secret: str) -> None:
 
 
 def verify_telnyx(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """True if a body was signed within the last five minutes: Ed25519, over `UNIX_SECONDS|BODY`."""
+    """Return whether a body was signed within the last five minutes: Ed25519, over `UNIX_SECONDS|BODY`."""
     stated = headers.get(ED25519_TIMESTAMP, "")
     key = decoded(secret, KEY_BYTES)
     signature = decoded(headers.get(ED25519_SIGNATURE, ""), SIGNATURE_BYTES)
@@ -180,7 +180,7 @@ def verify_telnyx(body: bytes, headers: Mapping[str, str], secret: str, now: int
 
 
 def decoded(value: str, length: int) -> bytes | None:
-    """The bytes of a base64 text; None if it has another length."""
+    """Decode base64; None if the bytes have another length."""
     try:
         content = base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
@@ -194,4 +194,4 @@ CALL_STARTS: Mapping[str, StartDialect] = {
     "vapi": StartDialect(vapi.verify, b"assistant-request", read_vapi, answer_vapi),
     "telnyx": StartDialect(verify_telnyx, b"assistant.init", read_telnyx, answer_telnyx, check_public_key),
 }
-"""By the name of the dialect. Telnyx has no frames of its own here, and no webhooks besides."""
+"""By the name of the dialect. Telnyx has no frames and no other webhooks here."""

@@ -1,6 +1,6 @@
-"""Callers, as frames of other stacks name them, and the numbers of a call's parties, none of which is kept.
+"""The callers that frames of other stacks name, and the numbers of a call's parties; none of these is kept.
 
-What `reduce` keeps of a frame names no one. What it says of the caller beside that is read by `CallerFields`.
+The fields that `reduce` keeps name no one; `CallerFields` reads the caller from the others.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from voicemem.protocol.telephone import MIN_DIGITS, digits_in, digits_of, is_num
 from voicemem.protocol.types import JsonObject
 
 CALLER = "~caller"
-"""The field in which a frame carries who calls, as the message says it that it was a part of, until it is reduced."""
+"""The field in which a frame carries its message's caller fields until it is reduced."""
 PARTY = re.compile(
     r"phone|caller|callee|mobile|msisdn|whatsapp|(?:customer|external|agent|called|from|to).?number"
     r"|(?:^|[._-])(?:ani|dnis|tel|from|to|sip)(?:[._-]|$)",
     re.IGNORECASE,
 )
-"""Names of fields and variables that hold a party's number."""
+"""Names of fields and variables with a party's number."""
 MAX_DEPTH, MAX_TEXT, MAX_NUMBERS, MAX_VALUES = 8, 64 * 1024, 64, 2_000
 
 
@@ -33,11 +33,11 @@ class Caller(NamedTuple):
 
 
 class CallerFields:
-    """The fields in which frames of a dialect say who calls: paths, with slashes between names.
+    """The fields in which a dialect's frames name the caller: paths, with slashes between names.
 
-    `called` is where the number is when the agent has called (`direction` begins with "out"); `parties` are values
-    that may hold numbers anywhere. `within` is a field that may hold the whole frame. `names_user` tells frames whose
-    `user` is a person from those in which it is the agent.
+    `called` has the number in outbound calls (`direction` begins with "out"); `parties` are values that may contain
+    numbers anywhere. `within` is a field that may hold the whole frame. `names_user` returns whether the `user` of a
+    frame is a person rather than the agent.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class CallerFields:
         self.first_names = {names[0] for names in self.paths.values()}
 
     def read(self, frame: Any) -> Caller | None:
-        """Return who calls, as far as a frame or a whole message says it; None for one that says nothing about that."""
+        """Return the caller that a frame or a whole message names; None if it names none."""
         return self.caller_of(self.pick(frame))
 
     def pick(self, frame: Any) -> JsonObject:
-        """The fields of a frame that say who calls, by their paths; those that it carries, if any."""
+        """Return a frame's caller fields by their paths; those that it carries, if any."""
         if not isinstance(frame, dict):
             return {}
         carried = frame.get(CALLER)
@@ -92,26 +92,26 @@ class CallerFields:
 
 
 def value_at(holder: Any, names: Iterable[str]) -> Any:
-    """The value at a path of objects; None where there is none."""
+    """Return the value at a path of objects; None if there is none."""
     for name in names:
         holder = holder.get(name) if isinstance(holder, dict) else None
     return holder
 
 
 def texts_of(picked: JsonObject, paths: Iterable[str]) -> Iterator[str]:
-    """The ids and numbers among picked fields."""
+    """Yield the ids and numbers among picked fields."""
     return filter(None, (text_of(picked.get(path)) for path in paths))
 
 
 def text_of(value: Any) -> str | None:
-    """An id or a number as a text; None for what is neither."""
+    """Return an id or a number as a text; None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value.strip() or None if isinstance(value, str) and len(value) <= MAX_TEXT else None
 
 
 def numbers_in(value: Any, name: str = "") -> Iterator[str]:
-    """The texts in a value that are telephone numbers, or are under a name of a party's; of its first values."""
+    """Yield the texts among a value's first values that are telephone numbers, or whose names mean a party's number."""
     for key, item in islice(values_in(value, name), MAX_VALUES):
         text = text_of(item)
         if text is not None and (is_number(text) or PARTY.search(key)):
@@ -119,7 +119,7 @@ def numbers_in(value: Any, name: str = "") -> Iterator[str]:
 
 
 def values_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """A value and those in it, each with the name that it is under."""
+    """Yield a value and the values in it, each with its name."""
     yield name, value
     if isinstance(value, dict | list) and depth < MAX_DEPTH:
         for key, item in value.items() if isinstance(value, dict) else ((name, one) for one in value):
@@ -127,13 +127,13 @@ def values_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]
 
 
 def digits_of_all(numbers: Iterable[str]) -> tuple[str, ...]:
-    """The digits of the numbers among texts, each once."""
+    """Return the digits of the numbers among texts, without duplicates."""
     digits = map(digits_of, islice(numbers, MAX_NUMBERS))
     return tuple(dict.fromkeys(one for one in digits if len(one) >= MIN_DIGITS))
 
 
 def carry(picked: JsonObject, frames: Iterable[JsonObject]) -> Iterator[JsonObject]:
-    """The frames of a message, of which the first carries what the message says of the caller."""
+    """Yield the frames of a message; the first one carries the message's caller fields."""
     for frame in frames:
         yield frame | {CALLER: picked} if picked else frame
         picked = {}

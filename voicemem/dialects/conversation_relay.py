@@ -1,18 +1,17 @@
-"""The dialect `conversation-relay`: Twilio's ConversationRelay, and Telnyx's, which is spoken alike.
+"""The dialect `conversation-relay`: Twilio's ConversationRelay, and Telnyx's, which uses the same messages.
 
-A reply `~rN` ends with a `last` token, the user's words or a key; tokens that are still sent after an interruption
-belong to the reply that was cut. Replies are played in their order: if a clause of a later one is played, those before
-it were cut. Keys that the app sends are reported as played too, but belong to no reply. Frames have no ids and no
-times; the `ts` of some `info` is of another clock than the frames around it, and is left out. A new connection after
-one that was lost (`applicationReconnect`) repeats what may have been lost with it: Twilio's newest frames, in their
-order, before any new ones.
+A reply `~rN` ends with a `last` token, the user's words or a key; tokens sent after an interruption belong to the
+reply that was cut. Replies are played in order: if a clause of a later one is played, earlier ones were cut. Keys that
+the app sends are reported as played too, but belong to no reply. Frames have no ids and no times; the `ts` of some
+`info` is on another clock than the frames around it, and is left out. A new connection after a lost one
+(`applicationReconnect`) repeats frames that may have been lost: Twilio's newest, in order, before any new ones.
 
-Notes: `replies` (N), `over` (whether the next token begins a reply), `speaking` (the reply that the agent speaks, and
-since when), `spoken` (the newest N by the agent's last silence), `silent` (when the user stopped), `played` (N of the
-reply of which a clause was played last, how far, and when), `unmatched` (a text that belongs to no reply was played
-since), `preemptible` (the newest N that may be cut), `preempted` (N of one that was, and when), `greeting` (the item of
-the greeting that may be playing), `cut` (it was interrupted), `session` (its id), `seen` (marks of Twilio's newest
-frames), `again` (marks of those that have come again, when, and the first of them).
+Notes: `replies` (N), `over` (the next token begins a reply), `speaking` (the reply that the agent speaks, and since
+when), `spoken` (the newest N at the agent's last silence), `silent` (when the user stopped), `played` (N of the reply
+whose clause was played last, how far, and when), `unmatched` (a text that belongs to no reply was played since),
+`preemptible` (the newest N that may be cut), `preempted` (N of one that was, and when), `greeting` (the item of the
+greeting that may be playing), `cut` (it was interrupted), `session` (its id), `seen` (marks of Twilio's newest frames),
+`again` (marks of repeated frames, the time, and the first frame).
 """
 
 import re
@@ -32,20 +31,20 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 SPEAKING, CALLER, PLAYED = "agentSpeaking", "clientSpeaking", "tokensPlayed"
 ENDED_BY_APP = "end"
-"""The reason of a session that the app has ended."""
+"""The end reason of a session that the app ended."""
 GREETING = "~greeting"
 REPLY = "reply"
-"""The tokens of the reply under way, which have no names."""
+"""The key of the current reply's tokens, which have no ids."""
 OVER = Text(None, "", "end", item=REPLY)
 MAX_WAITING = 4
-"""Replies sent at once, any of which an interruption may mean."""
+"""The most replies that an interruption may mean, if the app sent several at once."""
 KEYS = re.compile("[0-9*#wW]+")
 """Keys that the app sends."""
 SAID, WORDS = re.compile(r"\S"), re.compile(r"[^\W_]+")
 MARK, MAX_SEEN, MAX_HELD = 6, 500, 4_000
-"""Characters in the mark of a frame; frames that a connection may repeat; bytes of one that may be new."""
+"""Characters of a frame's mark; frames that a connection may repeat; bytes of a frame that is held back."""
 AGAIN_MS = 2_000
-"""Frames that come again come at once: this soon after the one before."""
+"""Repeated frames come in a burst: at most this long after each other."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -61,7 +60,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         duration = content.pop("durationUntilInterruptMs", None)
         try:
             duration_ms = -1 if duration is None else int(float(duration))
-        except (ValueError, OverflowError):  # older ones of Twilio's have a text
+        except (ValueError, OverflowError):  # in Twilio's older frames it is a text
             duration_ms = -1
         if 0 <= duration_ms <= MAX_INTEGER:
             content["durationUntilInterruptMs"] = duration_ms
@@ -86,14 +85,14 @@ def texts(frame: JsonObject) -> Texts:
     return ()
 
 
-# Frames that come again
+# Repeated frames
 
 
 SENT_AGAIN = ("prompt", "interrupt", "dtmf", "info")
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame. What a connection sends again counts once."""
+    """Return the events of one frame. Frames that a connection repeats count once."""
     if frame["type"] not in SENT_AGAIN or frame.get("name") in (SPEAKING, CALLER):
         yield from translate_new(frame, ts, known)
         return
@@ -118,7 +117,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def has_run(seen: str, run: str) -> bool:
-    """Return whether the frames with these marks have come one after the other."""
+    """Return whether frames with these marks were sent one after the other."""
     place = seen.find(run)
     while place > 0 and place % MARK:
         place = seen.find(run, place + 1)
@@ -126,7 +125,7 @@ def has_run(seen: str, run: str) -> bool:
 
 
 def settle_again(known: Known) -> tuple[JsonObject, int] | None:
-    """End what comes again. A lone frame that is not like the newest before it was new: return it, and when it came."""
+    """End a burst of repeated frames. A single one unlike the last frame seen was new: return it with its time."""
     again, seen = known.notes.get("again") or {"run": ""}, known.notes.get("seen", "")
     known.note("again", None)
     if len(again["run"]) == MARK and not seen.endswith(again["run"]):
@@ -137,7 +136,7 @@ def settle_again(known: Known) -> tuple[JsonObject, int] | None:
 
 
 def open_call(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The call begins, a lost connection of it is restored, or it is connected once more, with another greeting."""
+    """Handle the start of a call, a restored connection, or a further connection with another greeting."""
     session, before = frame.get("sessionId") or frame.get("callSid"), known.notes.get("session")
     if session is not None and session == before:
         known.note("again", {"run": "", "ts": ts})
@@ -147,11 +146,11 @@ def open_call(frame: JsonObject, ts: int, known: Known) -> Made:
     return ()
 
 
-# What it means
+# Translation
 
 
 def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user has said something; a final ends the reply before, whether or not the app says so."""
+    """Handle the user's words; a final ends the previous reply, whether or not the app did."""
     final: bool = frame.get("last", True)
     if final:
         yield from end_reply(known)
@@ -166,7 +165,7 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def end_reply(known: Known) -> Made:
-    """The next token begins a reply."""
+    """End the current reply, so that the next token begins one."""
     yield from known.complete(newest(known))
     known.note("over", True)
 
@@ -175,7 +174,7 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     count = known.notes.get("replies", 0)
     token, last = frame["token"], frame.get("last", False)
     if not count or known.notes.get("over"):
-        if not token:  # the end of a reply that the user has ended
+        if not token:  # the end of a reply that the user's words already ended
             return
         yield from preempt(frame, ts, known)
         count += 1
@@ -200,8 +199,8 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     if known.reply(item) is None:
         return interrupt_unknown(heard or "", ts, known)
     own = (reply for reply in known.open_replies() if (reply.item or "").startswith("~r"))
-    waiting = [*islice(own, MAX_WAITING)]  # those that may not have been played yet, the newest first
-    if not waiting or waiting[0].item != item:  # the newest has been cut
+    waiting = [*islice(own, MAX_WAITING)]  # replies that may not have been played yet, the newest first
+    if not waiting or waiting[0].item != item:  # the newest was already cut
         return ()
     if heard is None:
         return (Interrupt(item=item, audio_end_ms=duration_ms),)
@@ -209,7 +208,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def interrupt_unknown(heard: str, ts: int, known: Known) -> Made:
-    """Interrupt a reply without tokens: the greeting, which is in the TwiML; later, one that the app did not show."""
+    """Interrupt a reply without tokens: the greeting, which is in the TwiML, or later one that the app did not send."""
     greeting = known.notes.get("greeting", GREETING)
     played = known.reply(greeting)
     if not heard:
@@ -224,17 +223,17 @@ def interrupt_unknown(heard: str, ts: int, known: Known) -> Made:
 
 
 def heard_of(played: str, heard: str) -> str:
-    """All that was heard of a greeting: the clauses that were played, and the text until the interruption."""
+    """Return the heard text of a greeting: the played clauses, and the text until the interruption."""
     if plain(heard).startswith(plain(played)):
         return heard
     return played if plain(played).endswith(plain(heard)) else played + space_between(played, heard) + heard
 
 
 def interrupt_heard(heard: str, waiting: list[KnownReply], known: Known) -> Made:
-    """Cut the reply in which the heard text ends, and those behind it, of which nothing was heard.
+    """Cut the reply in which the heard text ends, and later replies, which were not heard.
 
-    Mostly that is the newest. Where the app sends an answer in several replies, the text may begin in an older one; it
-    may also be that of the sentence under way alone.
+    Mostly that is the newest. If the app sends an answer in several replies, the text may begin in an older one; it may
+    also be only the current sentence.
     """
     end = after_played(heard, waiting, known)
     places = range(len(waiting))
@@ -247,7 +246,7 @@ def interrupt_heard(heard: str, waiting: list[KnownReply], known: Known) -> Made
 
 
 def after_played(heard: str, waiting: list[KnownReply], known: Known) -> tuple[int, str] | None:
-    """Return the reply of which a heard text continues or repeats what was played last, and what was heard of it."""
+    """Return the last played reply and its heard text, if `heard` continues or repeats its last clause."""
     number, end, _ = known.notes.get("played") or NOTHING_PLAYED
     for place, reply in enumerate(waiting):
         if end and reply.item == f"~r{number}":
@@ -259,14 +258,14 @@ def after_played(heard: str, waiting: list[KnownReply], known: Known) -> tuple[i
 
 
 def inside(heard: str, waiting: list[KnownReply], place: int) -> tuple[int, str] | None:
-    """Return what was heard of a reply that has this text in its middle."""
+    """Return a reply and its heard text, if `heard` is in its middle."""
     text, part = plain(waiting[place].text), plain(heard)
     begin = text.find(f" {part}")
     return None if begin < 0 or not part else (place, text[: begin + 1 + len(part)])
 
 
 def ending(heard: str, waiting: list[KnownReply], first: int) -> tuple[int, str] | None:
-    """Return the reply in which a heard text ends that begins with one of the replies, and what was heard of it."""
+    """Return the reply in which `heard` ends, and its heard text, if `heard` begins with the reply `first`."""
     rest, place = plain(heard), first
     while place >= 0:
         text = plain(waiting[place].text)
@@ -279,16 +278,16 @@ def ending(heard: str, waiting: list[KnownReply], first: int) -> tuple[int, str]
 
 
 def cut(reply: KnownReply, heard: str) -> Interrupt:
-    """An interruption, which marks the reply unless all of it had been said."""
+    """Return an interruption, which marks the reply unless all of it was heard."""
     is_whole = reply.complete and plain(reply.text) == plain(heard)
     return Interrupt(item=reply.item, heard_text=heard, more=not is_whole)
 
 
-# What was played, clause by clause
+# Playback, clause by clause
 
 
 NOTHING_PLAYED = (1, 0, 0)
-"""A position at which nothing of the first reply was played."""
+"""The value of `played` before the first reply."""
 
 
 def inform(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -301,9 +300,9 @@ def inform(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Note when the agent begins to speak, and when it is silent, for the close of the call.
+    """Note when the agent begins to speak and when it is silent, for the close of the call.
 
-    Silence is not evidence that all was heard: the user may have caused it.
+    Silence is no evidence that all was heard: the user may have caused it.
     """
     on, count = frame.get("value") == "on" and known.has_clock, known.notes.get("replies", 0)
     spoken: int = known.notes.get("spoken", 0)
@@ -316,7 +315,7 @@ def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_clause(clause: str, ts: int, known: Known) -> Made:
-    """A clause was played: of the reply that was played last, of one after it, of the greeting, or again."""
+    """Handle a played clause: of the reply that was played last, of a later one, of the greeting, or a repeat."""
     number, end, _ = known.notes.get("played") or NOTHING_PLAYED
     count = known.notes.get("replies", 0)
     places = [(number, end), *((later, 0) for later in range(max(number + 1, count - MAX_QUEUE), count + 1))]
@@ -338,12 +337,12 @@ def hear_clause(clause: str, ts: int, known: Known) -> Made:
 
 
 def is_over(number: int, reply: KnownReply, known: Known) -> bool:
-    """Return whether a reply was cut, but by another text: the clause under way is played, and reported, first."""
+    """Return whether a reply was cut, but not by preemption, after which the current clause is still played."""
     return reply.cut != "no" and (known.notes.get("preempted") or [0])[0] != number
 
 
 def go_to(number: int, reply: KnownReply, until: int, ts: int, known: Known) -> Made:
-    """A reply was played up to a place; those before it are over."""
+    """Note that a reply was played up to `until`; earlier replies are over."""
     playing, _, at = known.notes.get("played") or NOTHING_PLAYED
     for earlier in range(max(playing, number - MAX_QUEUE), number):
         yield from stop(earlier, reply.begun if reply.begun > at else ts, known)
@@ -353,13 +352,13 @@ def go_to(number: int, reply: KnownReply, until: int, ts: int, known: Known) -> 
     if preempted[0] == number and not is_whole:
         yield Interrupt(item=reply.item, heard_text=text[:until], more=True, ts=preempted[1])
         return
-    if preempted[0] == number:  # its last clause was played before the other text came
+    if preempted[0] == number:  # it was played to its end before the preemption
         yield Resume(item=reply.item, ts=preempted[1])
     yield Tts(item=reply.item, heard_text=text if is_whole else text[:until])
 
 
 def greet(item: str, clause: str, ts: int, known: Known) -> Made:
-    """Add a clause to the greeting, of which no frame has the whole text."""
+    """Add a clause to the greeting; no frame has its whole text."""
     greeting = known.reply(item)
     before = "" if greeting is None else greeting.text
     speaking: dict[str, Any] = known.notes.get("speaking") or {}
@@ -371,7 +370,7 @@ def greet(item: str, clause: str, ts: int, known: Known) -> Made:
 
 
 def continued(text: str, start: int, clause: str) -> int | None:
-    """Return the end of a clause that comes next in a text; where the spelling differs, only its words count."""
+    """Return the end of a clause that comes next in a text; if the spelling differs, only words count."""
     part, begin = clause.strip(), SAID.search(text, start)
     if part and begin is not None and text.startswith(part, begin.start()):
         return begin.start() + len(part)
@@ -384,12 +383,12 @@ def continued(text: str, start: int, clause: str) -> int | None:
 
 
 def is_played(text: str, until: int) -> bool:
-    """Return whether no word of a text comes after a place."""
+    """Return whether no word of a text comes after `until`."""
     return WORDS.search(text, until) is None
 
 
 def stop(number: int, ts: int, known: Known) -> Made:
-    """Stop a reply: what was not played of it by now was not heard."""
+    """Stop a reply: the text that was not played by now was not heard."""
     reply = known.reply(f"~r{number}")
     if reply is None or reply.cut != "no" or known.notes.get("unmatched"):
         return
@@ -400,7 +399,7 @@ def stop(number: int, ts: int, known: Known) -> Made:
 
 
 def preempt(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Cut the text before what the app says now, if it is preemptible and not all of it was played."""
+    """Cut the previous text if it is preemptible and was not played to its end."""
     number = known.notes.get("preemptible", 0)
     reply = known.reply(f"~r{number}")
     known.note("preemptible", None)
@@ -416,9 +415,9 @@ def preempt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """The caller hung up while the agent spoke: only the clauses that were played have been heard.
+    """Handle a hang-up while the agent spoke: only the played clauses were heard.
 
-    Of a reply of which none was, as much was said as fits in the time since the agent began to speak again.
+    Of a reply without a played clause, as much counts as fits in the time since the agent last began to speak.
     """
     held = settle_again(known)
     if held is not None:
@@ -458,7 +457,7 @@ KINDS: dict[str, Kind] = {
     **silent("app", "sendDigits language config hints"),
 }
 translate_new = translation(KINDS)
-"""Translates a frame that does not come again."""
+"""Translates a frame that is not repeated."""
 CONVERSATION_RELAY = Dialect(
     name="conversation-relay",
     version=4,

@@ -2,12 +2,12 @@
 
 The agent's texts up to the user's next words are a reply `~rN`.
 
-Binary frames are the agent's audio, of which the bytes are counted. Of the settings only the format of that audio is
-kept: neither prompts, nor keys of other services, nor definitions of functions.
+Binary frames are the agent's audio; only its bytes are counted. Of the settings only the format of that audio is kept:
+no prompts, keys of other services, or function definitions.
 
-Notes: `replies` (N), and of the reply under way `begun`, `stopped` (`cut` or `over`), `last` (its last character),
+Notes: `replies` (N), and for the current reply `begun`, `stopped` (`cut` or `over`), `last` (its last character),
 `sent` (all of its audio has come), `bytes`, `since` (when its first words or audio came), `unvoiced` (ms of text whose
-audio has not come), `audio_first` (its audio comes before its words), `asking` (a function was called since its words);
+audio has not come), `audio_first` (its audio precedes its words), `asking` (a function was called since its words);
 `rate` (bytes of audio a second), `until` (when all audio will have been played), `typed` (a text of the app that
 Deepgram may repeat), `asked` (the ids of functions' last calls, by name).
 """
@@ -26,17 +26,17 @@ from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageE
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 CUT, OVER = "cut", "over"
-"""Values of `stopped`: the reply was interrupted, and late words of it may come; nothing more comes."""
+"""Values of `stopped`: the reply was interrupted, and late words may come; or nothing more comes."""
 OF_ONE_REPLY = ("begun", "stopped", "last", "sent", "bytes", "since", "unvoiced", "asking", "audio_first")
-"""Notes that are about the reply under way."""
+"""Notes about the current reply."""
 REPLY = "reply"
-"""The agent's texts are those of the reply under way, up to the user's next."""
+"""The key of the current reply's texts."""
 USUAL = 48_000
-"""Bytes a second of the usual format: 16 bits at 24 kHz."""
+"""Bytes a second of the default format: 16 bits at 24 kHz."""
 RATES = {"linear16": 24_000, "mulaw": 8_000, "alaw": 8_000}
-"""Samples a second of formats that are not compressed, where the settings say nothing else."""
+"""Default samples a second of uncompressed formats."""
 BIT_RATES = {"mp3": 48_000, "aac": 48_000, "opus": 12_000}
-"""Bits a second of those that are, likewise."""
+"""Default bits a second of compressed formats."""
 MAX_PLAYING = 4
 """Replies that may wait to be played."""
 MAX_ASKED = 32
@@ -48,7 +48,7 @@ INTERRUPTING = "interrupt"
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     count = byte_count(frame)
     if count is not None:
-        # What the user says goes to Deepgram in binary frames too.
+        # The user's audio goes to Deepgram in binary frames too.
         is_agents = side != "app" and count
         return Frame({AUDIO_BYTES: count}, side="vendor", counts_audio=True) if is_agents else None
     name, kind, content = keep(frame, KINDS, side)
@@ -69,7 +69,7 @@ def request_id(content: JsonObject) -> str | None:
 
 
 def says_something(content: JsonObject) -> bool:
-    """Return whether there is anything in a frame that is worth a row. Raises `MalformedFrame`."""
+    """Return whether a frame has content worth a row. Raises `MalformedFrame`."""
     match content["type"]:
         case "ConversationText":
             if content["role"] not in ("user", "assistant"):
@@ -99,7 +99,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
             yield from values(frame, "content")
 
 
-# Which reply is under way: replies have no names, so the user's words divide them
+# The current reply: replies have no ids, so the user's words divide them
 
 
 def reply_item(known: Known) -> str:
@@ -107,24 +107,24 @@ def reply_item(known: Known) -> str:
 
 
 def begin(known: Known) -> None:
-    """Words or audio come: of the reply under way, or of the next where that is over."""
+    """Note words or audio of the current reply, or of the next one if it is over."""
     if known.notes.get("stopped") == OVER:
         next_reply(known)
     known.note("begun", True)
 
 
 def next_reply(known: Known) -> None:
-    """Treat what the agent says from here on as another reply."""
+    """Begin another reply with the agent's next words."""
     if known.notes.get("begun"):
         known.note("replies", known.notes.get("replies", 1) + 1)
     known.forget(*OF_ONE_REPLY)
 
 
-# How long the audio is: it comes faster than it plays, and is that of the newest reply
+# The length of the audio: it arrives faster than it plays, and belongs to the newest reply
 
 
 def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Note how many bytes of audio are a second: 0 where that is not known."""
+    """Note the bytes of audio a second; 0 if unknown."""
     output = (frame.get("audio") or {}).get("output") or {}
     encoding = output.get("encoding") or "linear16"
     if encoding in RATES:
@@ -151,13 +151,13 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def total_of(known: Known) -> Tts:
-    """Return how long the audio of the newest reply is by now."""
+    """Return an event with the length of the newest reply's audio so far."""
     rate = known.notes.get("rate") or USUAL
     return Tts(item=reply_item(known), total_audio_ms=min(known.notes["bytes"] * 1000 // rate, MAX_INTEGER))
 
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
-    """Return where the audio of a reply stood at a time; where none has come, by the length of its text."""
+    """Return the playback of a reply at a time; without audio, by the length of its text."""
     if reply.item != reply_item(known):
         return reply.playing_at(ts)
     unvoiced_ms = known.notes.get("unvoiced", 0)
@@ -170,7 +170,7 @@ def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     return Playing(since, max(0, min(ts - since, unvoiced_ms)), unvoiced_ms)
 
 
-# What it means
+# Translation
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -183,7 +183,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def converse(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Someone has spoken; after the user, what the agent says next is another reply."""
+    """Handle a speaker's words; after the user's, the agent's next words are another reply."""
     if frame["role"] != "user":
         yield from speak(frame, ts, known)
         return
@@ -205,7 +205,7 @@ def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def speak(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The agent says a sentence or more; after a call of a function that is another reply."""
+    """Handle the agent's words; after a function call they are another reply."""
     known.note("typed", None)
     if known.notes.get("asking"):
         yield from known.complete(reply_item(known))
@@ -219,7 +219,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     if known.has_clock and "since" not in known.notes:
         known.note("since", ts)
     known.note("last", text[-1])
-    # Words that come after the interruption of their audio were said before it.
+    # Words that arrive after the interruption of their audio were spoken before it.
     is_late = not last and known.notes.get("stopped") == CUT
     since = known.notes.get("since") if is_late else None
     yield LlmDelta(item=reply_item(known), text=space_between(last, text) + text, ts=since)
@@ -228,7 +228,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def finish_audio(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Deepgram has sent all audio of the reply."""
+    """Handle the end of a reply's audio."""
     if known.notes.get("begun"):
         known.note("sent", True)
         if known.notes.get("bytes"):
@@ -238,13 +238,13 @@ def finish_audio(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def measure(known: Known, whole: bool = False) -> Made:
-    """Say again how long the audio is, where all words that have come by now belong to it."""
+    """Report the audio's length again, if all words so far belong to it."""
     if known.has_clock and known.notes.get("bytes") and (whole or known.notes.get("audio_first")):
         yield total_of(known)
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user speaks, and the app stops playing. Without times, only audio that is still sent is known to play."""
+    """Handle the user's speech, which stops playback. Without times, only audio still arriving counts as playing."""
     yield from measure(known)
     for reply in islice(known.open_replies(), MAX_PLAYING):
         if reply.item is None or not reply.item.startswith("~r"):
@@ -259,7 +259,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     if known.notes.get("begun") and not known.notes.get("stopped"):
         known.note("stopped", CUT if is_cut(ts, known) else OVER)
         if known.has_clock and known.notes.get("bytes") and known.reply(reply_item(known)) is None:
-            # Its words have not come yet.
+            # Its words have not arrived yet.
             left_ms = max(0, known.notes.get("until", ts) - ts)
             position_ms = max(0, (total_of(known).total_audio_ms or 0) - left_ms)
             yield Interrupt(item=reply_item(known), audio_end_ms=position_ms, estimated=True)
@@ -267,7 +267,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def is_cut(ts: int, known: Known) -> bool:
-    """Return whether more of the reply under way was to come when the user began to speak."""
+    """Return whether the current reply was unfinished when the user began to speak."""
     reply = known.reply(reply_item(known))
     if reply is None or not (reply.complete or is_spoken(reply, ts, known)):
         return True
@@ -276,13 +276,13 @@ def is_cut(ts: int, known: Known) -> bool:
 
 
 def is_spoken(reply: KnownReply, ts: int, known: Known) -> bool:
-    """Return whether a reply is over by the length of its text, though no audio of it, or end of that, was seen."""
+    """Return whether a reply without audio is over, by the length of its text."""
     where = playing(known, reply, ts) if known.has_clock and reply.total_audio_ms is None else None
     return not reply.complete and where is not None and where.is_over
 
 
 def say_next(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The agent begins: after an interruption that is another reply."""
+    """Handle the agent's start, which begins another reply after an interruption."""
     if known.notes.get("stopped") == CUT:
         known.note("stopped", OVER)
     return ()
@@ -294,23 +294,23 @@ def start_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def report(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The latencies of the reply that has begun; they come once it is over."""
+    """Handle the latencies of the current reply, which arrive once it is over."""
     reply = known.reply(reply_item(known))
     turn, begun = (known.here, None) if reply is None else (reply.turn, reply.begun)
     return latencies(frame, REPORTED, turn, begun, 1_000)
 
 
 def inject(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The app has the agent say something, perhaps instead of what it is saying."""
+    """Handle a text that the app has the agent say, perhaps in place of its current words."""
     if frame.get("behavior") == INTERRUPTING:
         yield from interrupt(frame, ts, known)
     yield from say_next(frame, ts, known)
 
 
 def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what was spoken before the cut, exactly; the words of the turn that was cut may be the end of a reply."""
+    """Handle the exact text spoken before a cut; it may be only the end of a reply."""
     spoken, number = frame.get("text_spoken"), known.notes.get("replies", 1)
-    # The reply under way, or the one before it where the user's words came first.
+    # The current reply, or the one before it if the user's words came first.
     newest = known.reply(f"~r{number}") or known.reply(f"~r{number - 1}")
     if spoken is None:
         yield from interrupt(frame, ts, known)
@@ -320,7 +320,7 @@ def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
     start = 0 if text.startswith(spoken.strip()) else max(0, text.rfind(spoken.strip()))
     heard = text[:start] + spoken if spoken.strip() else spoken
     if heard.strip() != text.strip():
-        # `more`: by the clock it may have been over, and the vendor knows better.
+        # `more`: the clock may say that it was over, but the vendor knows better.
         yield Interrupt(item=newest.item, heard_text=heard, more=True)
 
 
@@ -334,20 +334,20 @@ def call_functions(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def answer_function(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A function has answered, the app's or Deepgram's; the latter may leave out the id."""
+    """Handle the result of a function, the app's or Deepgram's; the latter may lack the id."""
     name = frame["name"]
     id = frame.get("id") or known.notes.get("asked", {}).get(name) or f"~{name}"
     yield tool_result(id, frame.get("content"), known.here, name)
 
 
 def connect(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A connection begins. After another one, nothing more comes of what was under way there."""
+    """Handle a new connection, which ends the reply of an earlier one."""
     yield from known.complete(reply_item(known))
     next_reply(known)
 
 
 LATENCIES = {"total_latency": "e2e", "tts_latency": "tts_ttfb", "ttt_latency": "llm_ttft"}
-"""Deepgram's names of latencies, in seconds, and ours."""
+"""Deepgram's names of latencies (in seconds), and ours."""
 REPORTED = LATENCIES | {"stt_latency": "asr_ttlw", "ttt_text_latency": "llm_ttft"}
 KINDS: dict[str, Kind] = {
     "Welcome": Kind("vendor", typed("request_id?"), connect, id=named_by("request_id")),

@@ -1,7 +1,7 @@
-"""Dialects: two pure functions over the frames of another stack, and what they may know (docs/dialects.md).
+"""Dialects: two pure functions over the frames of another stack, and their input (docs/dialects.md).
 
-`reduce` is before the journal and sees one frame alone. `translate` is in the fold and sees one reduced frame
-and, through `Known`, what the fold knows by then.
+`reduce` runs before the journal and sees one frame alone. `translate` runs in the fold, and sees one reduced frame and,
+through `Known`, the state of the fold before it.
 """
 
 import hashlib
@@ -17,51 +17,51 @@ from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 
 Side = Literal["vendor", "app"]
 RawFrame = JsonObject | str | bytes
-"""A frame as it was sent: the JSON object, a text that is not one, or a binary message."""
+"""A frame as sent: a JSON object, any other text, or a binary message."""
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
 DIGEST_DIGITS = 32
 DIGESTED = re.compile(rf"\.\.[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 MAX_ID = 128
 SHOWN_OF_ID = MAX_ID - len("..") - DIGEST_DIGITS
 AUDIO_BYTES = "audio_bytes"
-"""The field of a reduced frame that says how much audio there was in it."""
+"""The field of a reduced frame with the number of its audio bytes."""
 MERGED_MS = 250
-"""Counts of audio this close become one; in a longer pause, nothing may have been playing."""
+"""Audio counts this close are merged; in a longer pause, playback may have stopped."""
 
 
 class Frame(NamedTuple):
     """The parts of one frame that `reduce` keeps."""
 
     content: JsonObject
-    """The journaled part. Reduced again, it gives the same."""
+    """The journaled part. Reducing it again changes nothing."""
     id: str | None = None
-    """The frame's own id, unique in its session; a frame of the same id changes nothing."""
+    """The frame's own id, unique in its session; a repeated id changes nothing."""
     ts: int | None = None
-    """When the vendor says it was sent, Unix ms."""
+    """When it was sent, according to the vendor, Unix ms."""
     side: Side | None = None
-    """Who alone sends frames of this type; None where both may."""
+    """The only side that sends frames of this type; None if both may."""
     session_id: str | None = None
-    """The vendor's id of the session, if this frame says it."""
+    """The vendor's id of the session, if this frame has it."""
     end: str | None = None
     """The reason, if this frame ends the session; `translate` makes a `session.end` of it."""
     began: int | None = None
-    """When the call began, Unix ms, if this frame ends the session and says so."""
+    """When the call began, Unix ms, if a frame that ends the session has that."""
     ended: int | None = None
     """When it ended, likewise."""
     typed: bool = False
-    """True if it may be a text that the app added for the LLM: left out on request (`?typed=ignore`)."""
+    """True if it may be a text that the app added for the LLM; ignored on request (`?typed=ignore`)."""
     opens: bool = False
     """True if frames may be `within` it."""
     within: str | None = None
-    """The id of the frame that must have opened what this is a part of: alone it cannot be judged."""
+    """The id of the earlier frame that this one depends on: without it, this frame is not kept."""
     counts_audio: bool = False
-    """True if it only says how much audio there was: such frames are added up where all else in them is equal."""
+    """True if it only counts audio bytes: such frames are added up if all else in them is equal."""
 
 
 def session_id_of(said: str) -> str:
-    """The id of a session, from the vendor's: no two of the vendor's give the same.
+    """Return a session id for the vendor's; different ids stay different.
 
-    One that a session may not have is cut and ends with a digest of the whole; so does one that looks like that itself.
+    An invalid id is cut and gets a digest of the whole at its end, and so does one that already looks like that.
     """
     if re.match(SESSION_ID_PATTERN, said) and not DIGESTED.search(said):
         return said
@@ -69,7 +69,7 @@ def session_id_of(said: str) -> str:
 
 
 def user_id_of(said: str) -> str:
-    """The id of a user, from the vendor's, likewise."""
+    """Return a user id for the vendor's, likewise."""
     if len(said) <= MAX_ID and said.isprintable() and not DIGESTED.search(said):
         return said
     return with_digest("".join(filter(str.isprintable, said[:SHOWN_OF_ID])), said)
@@ -80,91 +80,91 @@ def with_digest(shown: str, said: str) -> str:
 
 
 class MalformedFrame(ValueError):
-    """The frame is none of the dialect, or its fields have other types than they should. The text is our sentence."""
+    """The frame is not one of the dialect, or its fields have wrong types. The text is our sentence."""
 
 
 class UnknownFrame(ValueError):
-    """A frame of a type that the dialect does not know; the text is the type's name."""
+    """The dialect does not know the frame's type; the text is the type's name."""
 
 
 Speaker = Literal["user", "agent"]
 
 
 class Text(NamedTuple):
-    """The place in a reduced frame of a text that was said, typed or returned by a tool, and may be redacted."""
+    """The place in a reduced frame of a text to redact: spoken, typed, or returned by a tool."""
 
     holder: Any
-    """The object or list that it is in; None where `form` says something by itself."""
+    """The object or list that contains it; None if `form` needs none."""
     key: str | int
     form: Literal["whole", "piece", "grown", "again", "sentence", "next", "word", "value", "end"]
-    """`whole`: all of a text so far. `piece`: it comes after the pieces before it. `grown`: one of the two.
-    `sentence`, `word`: it comes after those before it, or again. `again`: what texts of the user's before it have said.
-    `next`: what may come in the text of the item. `value`: any JSON. `end`: what follows for the item is another text.
+    """`whole`: all of a text so far. `piece`: it continues the pieces before it. `grown`: one of the two.
+    `sentence`, `word`: it continues those before it, or repeats one. `again`: it repeats earlier texts of the user's.
+    `next`: a preview of the item's text. `value`: any JSON. `end`: later texts of the item are new ones.
     """
     side: Speaker = "agent"
     item: str | None = None
-    """The text that it belongs to; None: of the user's, the one that is not final; of the agent's, one of its own."""
+    """The text that it belongs to; None: the user's current text, or for the agent, a text of its own."""
     final: bool = True
     at_ms: int | None = None
-    """When a word sounds."""
+    """When a word is spoken."""
     channel: str = ""
-    """Tells texts apart in which a stack says the same twice."""
+    """Separates texts if a stack reports the same words twice."""
 
 
 Texts = Iterable[Text]
 
 
 class Parts(Struct, frozen=True):
-    """The cutting of messages into frames that cannot be read alone."""
+    """How a dialect splits long messages into frames that cannot be read alone."""
 
     part: Callable[[JsonObject], tuple[str, int, int | None, str] | None]
-    """The message of a reduced frame, the number of its part, how many there are if it says so, and the part."""
+    """Returns a reduced frame's message id, its part's number, how many parts there are (if known), and the part."""
     join: Callable[[str], JsonObject | None]
-    """The reduced frame that all parts together are, if they are one."""
+    """Returns the reduced frame that all parts make up, if they make one."""
 
 
 Verify = Callable[[bytes, Mapping[str, str], str, int], bool]
-"""Verifies that a body carries the signature of a secret: body, headers (lower case), secret, now (Unix ms)."""
+"""Returns whether a body is signed with a secret: body, headers (lower case), secret, now (Unix ms)."""
 
 
 class Hook(Struct, frozen=True):
-    """The webhooks of a dialect: how they are verified and cut into frames."""
+    """The webhooks of a dialect: how they are verified and split into frames."""
 
     verify: Verify
     frames: Callable[[JsonObject], Iterable[JsonObject]]
-    """The frames of a body, each of which becomes one row. Raises `MalformedFrame`."""
+    """Returns the frames of a body, each of which becomes one row. Raises `MalformedFrame`."""
     webhook_of: Callable[[JsonObject], JsonObject | None] = lambda saved: saved
-    """The webhook of a call as the vendor's API shows it; a webhook stays as it is.
+    """Returns the webhook for a call from the vendor's API; a webhook is returned unchanged.
 
     None for a call that is not over, or has no words. Raises `MalformedFrame`.
     """
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """The native event stream of another stack. Its page in docs/ says what each frame means in the memory.
+    """The native event stream of another stack. Its page in docs/ explains the meaning of each frame.
 
-    `reduce` is an allow-list: what it does not name is not kept. It answers None for a frame that says nothing, and
-    raises `MalformedFrame` or `UnknownFrame`. `side` is who sent the frame, where the sender of it says so.
-    `Frame.within` says that another frame must have come before.
+    `reduce` is an allow-list: only named fields are kept. It returns None for a frame without meaning, and raises
+    `MalformedFrame` or `UnknownFrame`. `side` is who sent the frame, if the sender states it.
+    `Frame.within` names a frame that must have come before.
 
-    `translate` gets what `reduce` kept (`Frame.content`) and the frame's `ts`, and gives at most 64 events; of these at
-    most one begins a reply, and one an utterance. An event without `ts` is of the frame's time. `closed` is asked once
+    `translate` gets the kept fields (`Frame.content`) and the frame's `ts`, and returns at most 64 events, of which at
+    most one begins a reply, and one an utterance. An event without `ts` has the frame's time. `closed` is called once
     when the session is closed, before open replies are cut, with the time of the hang-up.
     """
 
     name: str
     version: int
-    """To be raised with every change of `translate` or `closed`: folds made by another version are made again."""
+    """Must be raised with every change of `translate` or `closed`: folds of other versions are then rebuilt."""
     reduce: Callable[[RawFrame, Side | None], Frame | None]
     translate: Translate
     closed: Callable[[int, Known], Made] = lambda ts, known: ()
     hook: Hook | None = None
     caller: CallerFields = CallerFields()
-    """The fields in which frames say who calls."""
+    """The fields in which frames name the caller."""
     texts: Callable[[JsonObject], Texts]
-    """All texts in a reduced frame, in the order in which they were said. The service may replace them."""
+    """Yields all texts in a reduced frame, in the order of speaking. The service may replace them."""
     parts: Parts | None = None
     split: Callable[[JsonObject], Iterable[JsonObject]] | None = None
-    """The frames of one message that may say many things. A message without a number is taken apart before `reduce`."""
+    """Splits a message with several meanings into frames, before `reduce`, if the message has no number."""
     ids_say_texts: bool = False
-    """True if ids of frames are made of what they say: from those, what is redacted could be computed."""
+    """True if ids of frames are made from their texts, so that redacted text could be computed from them."""

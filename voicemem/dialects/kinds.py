@@ -1,6 +1,6 @@
-"""Tables of kinds of frames: who sends them, which fields are kept, and what they mean.
+"""Tables of frame kinds: who sends them, which fields are kept, and how they are translated.
 
-Records are the allow-list of a dialect: fields that they do not name are left out.
+Records are a dialect's allow-list: other fields are dropped.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def read(kind: type[T], value: Any) -> T:
-    """A value as a record. Raises `MalformedFrame` where a field that must be there is missing, or of another type."""
+    """Convert a value to a record. Raises `MalformedFrame` if a required field is missing or has another type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -36,7 +36,7 @@ def type_info(kind: Any) -> inspect.Type:
 
 
 UNFIT = object()
-"""Stands for a value that has another type than it should."""
+"""Stands for a value of a wrong type."""
 PLAIN: dict[type[inspect.Type], type] = {
     inspect.AnyType: object,
     inspect.BoolType: bool,
@@ -46,9 +46,9 @@ PLAIN: dict[type[inspect.Type], type] = {
 
 
 def fit(value: Any, kind: inspect.Type) -> Any:
-    """As much of a value as has this type, so that a frame keeps its words whatever else is in it; else `UNFIT`.
+    """Return as much of a value as has this type, so that a frame keeps its words whatever else is in it; else `UNFIT`.
 
-    Optional fields, and elements of lists, that have another type are left out. A fraction of an integer is rounded.
+    Optional fields and list elements of another type are dropped. A fraction is rounded if an integer is expected.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER
     match kind:
@@ -86,14 +86,14 @@ def fit_struct(value: JsonObject, kind: inspect.StructType) -> Any:
 
 
 def require_object(frame: RawFrame) -> JsonObject:
-    """A frame of a dialect that only has JSON objects. Raises `MalformedFrame`."""
+    """Return a frame if it is a JSON object. Raises `MalformedFrame`."""
     if not isinstance(frame, dict):
         raise MalformedFrame("A frame of this dialect is a JSON object.")
     return frame
 
 
 class Record(msgspec.Struct, omit_defaults=True):
-    """A frame or a part of one: the fields that are kept. Fields need defaults unless every such frame has them."""
+    """The kept fields of a frame, or of a part of one. Fields need defaults unless every such frame has them."""
 
 
 class Typed(Record):
@@ -103,17 +103,17 @@ class Typed(Record):
 
 
 class Event(Typed, kw_only=True):
-    """A frame of OpenAI's: all of the server's have an id, and those of the client's that want one."""
+    """A frame of OpenAI's: all server frames have an id; for client frames it is optional."""
 
     event_id: str | None = None
 
 
 ANYTHING = (Any, None)
-"""Any JSON, which may be missing."""
+"""An optional field with any JSON."""
 
 
 def record(texts: str = "", base: type[Record] = Record, /, **others: Any) -> type[Record]:
-    """A record of these texts, with `?` behind those that may be missing, and of other fields by type."""
+    """Return a record type with text fields (`?` marks optional ones) and other fields by type."""
     named = [(name[:-1], str | None, None) if name.endswith("?") else (name, str) for name in texts.split()]
     whole = [(name, kind if isinstance(kind, tuple) else (kind,)) for name, kind in others.items()]
     typed = [(name, Integer if kind[0] is int else kind[0], *kind[1:]) for name, kind in whole]
@@ -122,7 +122,7 @@ def record(texts: str = "", base: type[Record] = Record, /, **others: Any) -> ty
 
 
 def typed(texts: str = "", /, **others: Any) -> type[Record]:
-    """The record of a frame that names its type."""
+    """Return the record type of a frame that names its type."""
     return record(texts, Typed, **others)
 
 
@@ -131,23 +131,23 @@ def event(texts: str = "", /, **others: Any) -> type[Record]:
 
 
 def event_id(content: JsonObject, side: Side | None) -> str | None:
-    """The id of an `Event`: those of the app's are its own."""
+    """Return the id of an `Event`; the app's ids are separate from the vendor's."""
     id: str | None = content.get("event_id")
     return id if id is None or side == "vendor" else f"app/{id}"
 
 
 def optional(kind: Any) -> tuple[Any, None]:
-    """A field that may be missing."""
+    """Return the type of an optional field."""
     return (Integer if kind is int else kind) | None, None
 
 
 def many(kind: Any) -> Any:
-    """A list of records, or of values of another type."""
+    """Return the type of a list of records or other values."""
     return list[kind]
 
 
 def named_by(*fields: str) -> Callable[[JsonObject], str | None]:
-    """The id of a frame by a field, perhaps in an object in it, and by the frame's type."""
+    """Return a function that makes a frame's id from a field (or a path of fields) and the frame's type."""
 
     def id_of(content: JsonObject) -> str | None:
         value: Any = content
@@ -166,30 +166,30 @@ class Kind(NamedTuple):
     """One type of frame in the table of a dialect."""
 
     side: Side | None
-    """Who sends it; None where both do."""
+    """Who sends it; None if both do."""
     record: type[Record] | None = None
-    """The fields that are kept; None for a type that says nothing."""
+    """The kept fields; None for a type without meaning."""
     rule: Translate = says_nothing
     """Translates a frame of this kind."""
     id: Callable[[JsonObject], str | None] = lambda content: None
-    """Says the frame's own id, from what is kept of it."""
+    """Returns the frame's own id, from its kept fields."""
     prepare: Callable[[JsonObject], JsonObject | None] = lambda raw: raw
-    """Puts a frame into one form before it is read; None for a frame that says nothing."""
+    """Normalises a frame before it is read; returns None for a frame without meaning."""
 
 
 def silent(side: Side | None, names: str) -> dict[str, Kind]:
-    """Rows for types that say nothing, from their names with white space between them."""
+    """Return the rows of types without meaning, from their names, separated by spaces."""
     return dict.fromkeys(names.split(), Kind(side))
 
 
 def kept(kind: type, frame: Any) -> JsonObject:
-    """Only the fields that a record names, at all levels. Raises `MalformedFrame`."""
+    """Return only the fields that a record names, at all levels. Raises `MalformedFrame`."""
     content: JsonObject = msgspec.to_builtins(read(kind, frame))
     return content
 
 
 def kind_of(raw: JsonObject, kinds: Mapping[str, Kind], side: Side | None, field: str = "type") -> tuple[str, Kind]:
-    """The type that a frame names, and its row in a table. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return a frame's type, and its row in the table. Raises `MalformedFrame`, `UnknownFrame`."""
     name = raw.get(field)
     if not isinstance(name, str):
         raise MalformedFrame(f"A frame of this dialect has the field {field}.")
@@ -204,7 +204,7 @@ def kind_of(raw: JsonObject, kinds: Mapping[str, Kind], side: Side | None, field
 def keep(
     frame: RawFrame, kinds: Mapping[str, Kind], side: Side | None = None, field: str = "type"
 ) -> tuple[str, Kind, JsonObject | None]:
-    """The type of a frame, its row in a table, and what is kept, if any. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return a frame's type, its row, and its kept fields, if any. Raises `MalformedFrame`, `UnknownFrame`."""
     raw = require_object(frame)
     name, kind = kind_of(raw, kinds, side, field)
     prepared = None if kind.record is None else kind.prepare(raw)
@@ -212,5 +212,5 @@ def keep(
 
 
 def translation(kinds: Mapping[str, Kind], field: str = "type") -> Translate:
-    """Translate frames by the rules of their types, which a field names."""
+    """Return a function that translates frames by the rules of their types."""
     return lambda frame, ts, known: kinds[frame[field]].rule(frame, ts, known)

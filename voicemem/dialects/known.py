@@ -1,9 +1,9 @@
-"""The state that a dialect may read when it translates a frame, and the events that it makes: turns, notes, the clock.
+"""The state that a dialect reads when it translates a frame (turns, notes, the clock), and shared ways to make events.
 
-The clock is for stacks that do not report playback: a reply's audio begins when its first audio comes, or when the
-reply before it has ended, and stands still while nothing that has come is left to play. Of a reply without any audio
-nothing was heard, where the one before it had some. What follows is marked as an estimate, and a stated position counts
-more (docs/dialects.md).
+The clock is for stacks that do not report playback: a reply begins to play when its first audio arrives, or when the
+previous reply has ended, and pauses while all audio so far has been played. A reply without audio counts as not heard
+if the previous one had audio. The results are marked as estimates, and stated positions take precedence
+(docs/dialects.md).
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ MadeEvent = TranscriptEvent | SessionEnd
 """Events to which frames are translated."""
 Made = Iterable[MadeEvent]
 MAX_QUEUE = 20
-"""Replies that may wait for each other to be played."""
+"""The most replies that may wait to be played."""
 UNITS_A_SECOND = 15
-"""How fast a voice speaks where nothing says so, as measured (fixtures/truth/README.md).
-
-A character of a script without spaces counts three."""
+"""The assumed rate of speech, as measured (fixtures/truth/README.md). A character of a script without spaces counts
+three."""
 SLOWEST_UNITS_A_SECOND = 10
-"""How fast the slowest of the voices speaks that were measured: a text that takes longer is over for any."""
+"""The rate of the slowest measured voice: after this long, a text is over for any voice."""
 MAX_NOTED = 11_000
-"""Bytes of texts that a dialect keeps in its notes, which are small: the older ones go."""
+"""The most bytes of texts in a dialect's notes, which are small; older texts are dropped."""
 
 
 def spoken_ms(text: str, units_a_second: int = UNITS_A_SECOND) -> int:
-    """Return how long it takes to say a text, where nothing says how long its audio is."""
+    """Estimate how long it takes to speak a text whose audio length is unknown."""
     return (len(text) + 2 * len(SPACELESS.findall(text))) * 1000 // units_a_second
 
 
 def bounded(text: str, max_bytes: int) -> str:
-    """The beginning of a text, at most that many bytes of UTF-8: notes are small."""
+    """Return the beginning of a text, at most `max_bytes` of UTF-8, because notes are small."""
     return text.encode()[:max_bytes].decode(errors="ignore")
 
 
 class Playing(NamedTuple):
-    """The playback of a reply by the clock: when its audio began, and the position at a time."""
+    """The playback of a reply by the clock: its start, its position at a time, and its length."""
 
     began: int
     position_ms: int
@@ -52,18 +51,18 @@ class Playing(NamedTuple):
 
 
 class KnownSegment(NamedTuple):
-    """The text of one item of the user's so far."""
+    """The text of one of the user's items so far."""
 
     text: str
     final: bool
     begun: int
     """Its earliest `ts`."""
     has_end: bool
-    """True if it is known when they were said."""
+    """True if the time of its end is known."""
 
 
 class KnownReply(Protocol):
-    """A reply as the fold knows it. What is asked is worked out then; `text` costs its length."""
+    """A reply in the state of the fold. Values are computed on access; `text` costs its length."""
 
     item: str | None
     turn: int
@@ -82,19 +81,19 @@ class KnownReply(Protocol):
 
     @property
     def total_audio_ms(self) -> int | None:
-        """The length of its audio so far, where that was reported."""
+        """The length of its audio so far, if it was reported."""
 
     @property
     def audio_came(self) -> int | None:
-        """The time at which its first audio came, where that had a length."""
+        """The time at which its first audio arrived, if that had a length."""
 
     @property
     def audio_start(self) -> int | None:
-        """The time of its audio, moved on by the gaps in which all that had come was played; None without a `ts`."""
+        """The start of its audio, moved by the gaps in which all audio so far had been played; None without a `ts`."""
 
     @property
     def cut(self) -> Literal["no", "estimated", "exact"]:
-        """The kind of interruption, if any; "exact" if one stated what was heard."""
+        """The kind of interruption, if any; "exact" if one stated the heard text or position."""
 
     @property
     def heard(self) -> bool:
@@ -106,19 +105,19 @@ class KnownReply(Protocol):
 
     @property
     def has_playback(self) -> bool:
-        """True if a position or a heard text was stated by someone who knows; estimates do not count."""
+        """True if playback reported a position or a heard text; estimates do not count."""
 
     @property
     def before(self) -> KnownReply | None:
         """The reply directly before it in the call."""
 
     def playing_at(self, ts: int, units_a_second: int | None = None) -> Playing | None:
-        """Return where its audio stood at a time; None where no audio was seen.
+        """Return its playback at a time; None without audio.
 
-        With a rate of speech, replies without audio take as long as their texts do.
+        With a rate of speech, the length of a reply without audio is estimated from its text.
         """
-        # It and those before it, back to one whose end is known, the newest first: when the audio of each came, how
-        # long it is, and when the one before it ended, where anything but the clock says so.
+        # This reply and earlier ones, back to one whose predecessor has a known end, the newest first: for each, when
+        # its audio arrived, its length, and the end of its predecessor, if reported.
         queue: list[tuple[int, int, int]] = []
         at: KnownReply | None = self
         while at is not None and len(queue) < MAX_QUEUE:
@@ -140,16 +139,16 @@ class KnownReply(Protocol):
         return Playing(start, max(0, min(ts - start, length_ms)), length_ms)
 
     def stopped_at(self, position_ms: int, ts: int) -> MadeEvent:
-        """Its position by the clock when the caller hung up; at 0 or less nothing was heard."""
+        """Return the event for its position when the caller hung up; at 0 or less nothing was heard."""
         if position_ms > 0:
             return Tts(item=self.item, audio_ms=position_ms, estimated=True, ts=ts)
         return Interrupt(item=self.item, heard_text="", estimated=True, ts=ts)
 
 
 class Known(Protocol):
-    """The knowledge of `translate` and `closed`: the state before the frame, read only, and the dialect's own notes.
+    """The state that `translate` and `closed` see: the fold before the frame, read only, and the dialect's own notes.
 
-    Methods that return events make what every dialect does alike.
+    Notes are a dialect's only state between frames. Methods that return events are shared by the dialects.
     """
 
     here: int
@@ -157,24 +156,24 @@ class Known(Protocol):
     next_turn: int
     """The turn after the newest."""
     has_clock: bool
-    """True if `ts` says when the frame was sent; without, no position may be estimated from it."""
+    """True if `ts` is when the frame was sent; otherwise no position may be estimated from it."""
     notes: Mapping[str, Any]
     """Values kept by `note`, the oldest first."""
 
     def is_answered(self, turn: int) -> bool:
-        """Return whether a reply has begun in a turn, or a tool was called: what the user says then is another turn."""
+        """Return whether a turn has a reply or a tool call: the user's next words are then another turn."""
 
     def note(self, key: str, value: Any) -> None:
-        """Keep any JSON under a key, or with None forget it. Of more than 16 KiB the oldest keys go."""
+        """Keep any JSON under a key; None removes it. Beyond 16 KiB the oldest keys are dropped."""
 
     def turn_of(self, item: str) -> int | None:
         """The turn in which an item began."""
 
     def said_after(self, place: Sequence[int] | None, text: str) -> list[int] | None:
-        """Return where the user has said a text after a place, as far as the newest turns show."""
+        """Return where the user said a text after a place; only the newest turns are searched."""
 
     def segment(self, item: str | None) -> KnownSegment | None:
-        """Return what an item of the user's says so far."""
+        """Return the text so far of one of the user's items."""
 
     def reply(self, item: str | None) -> KnownReply | None:
         """The reply of an item, once it has begun."""
@@ -187,7 +186,7 @@ class Known(Protocol):
         """The replies that were neither heard to their end nor interrupted, the newest first."""
 
     def text_of(self, item: str) -> str:
-        """Return what the user has said in an item, or a reply says; nothing before it has begun."""
+        """Return the text of the user's item, or of a reply; empty before it has begun."""
         one = self.segment(item) or self.reply(item)
         return "" if one is None else one.text
 
@@ -203,7 +202,7 @@ class Known(Protocol):
             self.note(key, None)
 
     def note_newest(self, key: str, value: Any, most: int) -> None:
-        """Note something under a key such as `c:NAME`; of those with the same prefix, the newest `most` are kept."""
+        """Keep a value under a key such as `c:NAME`; only the newest `most` keys with the same prefix stay."""
         self.note(key, value)
         self.keep_newest(key[: key.index(":") + 1], most)
 
@@ -211,49 +210,49 @@ class Known(Protocol):
         """Keep only the newest of the notes whose keys have this prefix."""
         self.forget(*[key for key in self.notes if key.startswith(prefix)][:-most])
 
-    # Turns, and what the user says
+    # Turns, and the user's speech
 
     def utterance_turn(self) -> int:
-        """The turn of a new utterance: the same while no reply to the one before has begun."""
+        """Return the turn of a new utterance: the same turn until a reply to the previous one has begun."""
         return self.here if self.here and not self.is_answered(self.here) else self.next_turn
 
     def turn_of_speech(self, item: str | None, new_turn: int | None = None) -> int | None:
-        """The turn for an utterance, for a new one `new_turn` or the usual; None for one that has its turn already."""
+        """Return the turn for a new utterance, `new_turn` or the usual one; None if it already has a turn."""
         if item is not None and self.turn_of(item) is not None:
             return None
         return self.utterance_turn() if new_turn is None else new_turn
 
     def turn_of_answer(self, item: str) -> int | None:
-        """The turn for the first event of a reply; None once it has begun."""
+        """Return the turn for the first event of a reply; None once it has begun."""
         return self.here if self.turn_of(item) is None else None
 
     def end_speech(self, item: str, ts: int) -> Made:
-        """The user stopped speaking at a time, whenever the words come."""
+        """Record when the user stopped speaking, whenever the words arrive."""
         segment = self.segment(item)
         if segment is not None and not segment.final and segment.begun <= ts:
             yield Asr(item=item, text=segment.text, start_ms=0, end_ms=ts - segment.begun, ts=ts)
 
     def note_voice(self, speaks: bool, ts: int) -> None:
-        """Note when the caller stopped speaking, by a stack that says so; forget it when they begin."""
+        """Note when the caller stopped speaking, if a stack reports that; forget it when they begin again."""
         if self.has_clock:
             self.note("silent", None if speaks else ts)
 
     def said_by(self, at: int | None = None) -> int | None:
-        """Return when the caller had said what came whole at a time: when they stopped, if that is known."""
+        """Return the time of a text that arrived whole at `at`: when the caller stopped speaking, if known."""
         silent: int | None = self.notes.get("silent")
         return at if silent is None or (at is not None and at < silent) else silent
 
-    # What an app gives a new connection: what was said before, in its order, and perhaps what is new
+    # Texts that an app gives to a new connection: the history in order, and perhaps a new text
 
     def connect(self) -> Made:
-        """Another connection: until someone speaks, texts that the app adds may be history."""
+        """Handle a new connection: until someone speaks, texts that the app adds may be history."""
         yield from self.settle_given()
         self.forget("spoken")
 
     def give(self, text: str, item: str | None, ts: int) -> int | None:
-        """Note a text of the user's, of which it is not known yet whether it is history; return its turn in the memory.
+        """Note a text of the user's that may be history. Return its turn in the memory, if it is there.
 
-        Notes: `given` (the newest that nothing has answered), `found` (the place in the memory of the one before).
+        Notes: `given` (the newest unanswered text), `found` (the place in the memory of the previous one).
         """
         place = self.said_after(self.notes.get("found"), text)
         self.note("found", place or self.notes.get("found"))
@@ -261,7 +260,7 @@ class Known(Protocol):
         return place[0] if place else None
 
     def settle_given(self) -> Made:
-        """The first speech or response over a connection: what was given last was said, if nothing has answered it."""
+        """Handle the first speech or response of a connection: an unanswered last text was new, so record it."""
         if "spoken" not in self.notes:
             newest = self.notes.get("given")
             self.note_all(spoken=True, found=None, given=None)
@@ -272,13 +271,13 @@ class Known(Protocol):
     # Replies
 
     def complete(self, item: str | None) -> Made:
-        """A reply has all its words, if it has begun."""
+        """Mark a reply as complete, if it has begun."""
         reply = self.reply(item)
         if reply is not None and not reply.complete:
             yield LlmDone(item=item)
 
     def interrupt_by_clock(self, item: str, ts: int, cause: str | None = None, where: Where | None = None) -> Made:
-        """An interruption of a reply, where the clock says that it was; it marks nothing if the audio was over."""
+        """Interrupt a reply at its position by the clock; if its audio was over, nothing is marked."""
         reply = self.reply(item)
         is_timed = reply is not None and self.has_clock and not reply.has_playback
         playing = self.where(reply, ts, where) if reply is not None and is_timed else None
@@ -288,14 +287,14 @@ class Known(Protocol):
         if playing is None:
             yield Interrupt(item=item, cause=cause)
         elif reply is not None and reply.complete and playing.is_over:
-            # An end that playback reported, since a position that is stated later takes that back.
+            # As if playback had reported the end, because a position that is stated later overrides that.
             yield Tts(item=item, done=True, estimated=True, ts=playing.began + playing.total_ms)
             yield Interrupt(item=item, cause=cause)
         else:
             yield Interrupt(item=item, audio_end_ms=playing.position_ms, estimated=True, cause=cause)
 
     def close_by_clock(self, ts: int, is_own: Callable[[str], bool], where: Where | None = None) -> Made:
-        """Return where the clock says that the dialect's own replies stood when the caller hung up."""
+        """Return the events for the positions, by the clock, of the dialect's own replies when the caller hung up."""
         for reply in self.open_replies():
             if reply.item is None or reply.has_playback or not is_own(reply.item):
                 continue
@@ -312,6 +311,6 @@ class Known(Protocol):
 
 
 Where = Callable[[Known, KnownReply, int], Playing | None]
-"""Says where the audio of a reply stood at a time, for a dialect that knows more than the clock."""
+"""Returns the playback of a reply at a time, for a dialect that knows more than the clock."""
 Translate = Callable[[JsonObject, int, Known], Made]
-"""A function that makes the events of a reduced frame, with its `ts`; also of frames of one type."""
+"""Translates a reduced frame with its `ts` into events."""

@@ -2,16 +2,16 @@
 
 `model_dump_json()` of each event of an `AgentSession`, items of its chat history, and text streams.
 
-An item comes when it was played, so an event that comes later may stand earlier: `created_at` says where.
+An item comes once it was played, so a later event may belong before it: `created_at` gives the order.
 
-Instructions, images, identities and names of rooms, which may hold a caller's number, are not kept; of an item only
-what was said, when, and which tool was called.
+Instructions, images, identities and room names, which may hold a caller's number, are not kept; of an item only its
+words, its time, and its tool call are.
 
-Notes: `pending` (turn, first and last number of the items `~pN` that no item has replaced), `left` (likewise of the
-turn before, which was answered without its item), `pieces` (their count), `named` (the numbers of those of which the
-item is known, by its id), `turns` (when the newest turns began), `last` (the newest reply), `alone` (no utterance came
-after it), `agents` (the newest agents, and since when), `speaker` (whom the recogniser heard in the turn that waits for
-its item), `spoke` (when the user began to speak again before it).
+Notes: `pending` (turn, first and last number of the items `~pN` that no item has replaced), `left` (likewise for the
+previous turn, which was answered without its item), `pieces` (their count), `named` (the numbers of those whose item is
+known, by its id), `turns` (when the newest turns began), `last` (the newest reply), `alone` (no utterance came after
+it), `agents` (the newest agents, and since when), `speaker` (whom the recogniser heard in the turn that waits for its
+item), `spoke` (when the user began to speak again before the item).
 """
 
 import hashlib
@@ -49,28 +49,28 @@ LATENCIES = {
     "playback_latency": "playback_latency",
     "e2e_latency": "e2e",
 }
-"""LiveKit's names of latencies, in seconds, and ours."""
+"""LiveKit's names of latencies (in seconds), and ours."""
 HANDOFF = "agent_handoff"
 ITEMS = ("message", "function_call", "function_call_output", HANDOFF)
 REPORT = "session_report"
-"""The end of a session report, as `split_report` makes it."""
+"""The end of a session report, made by `split_report`."""
 MAX_AGENTS = 8
 ROOM = "room"
-"""The channel of what a client of the room is shown."""
+"""The channel of texts for clients of the room."""
 NEAR_MS = 300
-"""By so much the begin of an item may differ from that of its turn: a realtime model's detection of speech says it."""
+"""How far an item's start may differ from its turn's, as a realtime model's speech detection reports the latter."""
 MAX_NAMED = 8
-"""Items of which the words are known before they come."""
+"""The most items whose words are known before they come."""
 MAX_PENDING = 40
-"""Items of one turn that wait for LiveKit's; what is said after that grows the last one."""
+"""The most items of one turn that wait for LiveKit's; further words are added to the last one."""
 MAX_TURNS = 50
-"""Turns whose start is known."""
+"""The most turns whose start is kept."""
 MAX_CALLS = 30
-"""Calls of tools that one frame may report."""
+"""The most tool calls that one frame may report."""
 
 
 def timed(texts: str, **others: Any) -> type[Record]:
-    """The record of an event or item; a history may have been written without times."""
+    """Return the record type of an event or item; a history may lack times."""
     return typed(texts, **others, created_at=optional(float))
 
 
@@ -83,7 +83,7 @@ JAVASCRIPT = {
     re.sub("_(.)", lambda letter: letter[1].upper(), name): name
     for name in (*NAMES.split(), *SPEAKING_TIMES, *LATENCIES)
 }
-"""Names of LiveKit's JavaScript."""
+"""LiveKit's names in JavaScript, and in Python."""
 STATED: dict[str, Any] = dict.fromkeys((*SPEAKING_TIMES, *LATENCIES), optional(float))
 Item = timed(
     "id role? new_agent_id? call_id? name? arguments? output?",
@@ -98,7 +98,7 @@ StreamText = record("topic role segment text", final=(bool, False))
 
 
 def ms(seconds: float | None) -> int | None:
-    """A time in Unix ms; None for what is not one."""
+    """Return a time in Unix ms; None for anything else."""
     if seconds is None or not 0 <= seconds < NEWEST_S * 1_000:
         return None
     return round(seconds if seconds >= NEWEST_S else seconds * 1_000)
@@ -125,7 +125,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def split_report(body: JsonObject) -> Iterator[JsonObject]:
-    """The items of the history in a session report, then the end of the call. Raises `MalformedFrame`."""
+    """Yield the history's items in a session report, then the end of the call. Raises `MalformedFrame`."""
     history = body.get("chat_history")
     items = history.get("items") if isinstance(history, dict) else None
     if not isinstance(items, list) or not isinstance(body.get("job_id"), str):
@@ -138,7 +138,7 @@ def split_report(body: JsonObject) -> Iterator[JsonObject]:
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """True for a token that LiveKit's API secret has signed, for writing observations, and that is valid now."""
+    """Return whether a valid token for writing observations is signed with LiveKit's API secret."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     signed, _, signature = token.strip().rpartition(".")
     header, claims = (json.loads(decode_part(part)) for part in signed.split("."))
@@ -153,12 +153,12 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bo
 
 
 def decode_part(part: str) -> bytes:
-    """A part of a JWT, whose base64 has no padding."""
+    """Decode a part of a JWT, whose base64 has no padding."""
     return urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
 
 def renamed(raw: Any) -> Any:
-    """A frame of LiveKit's JavaScript in the names of its Python, three levels deep."""
+    """Rename the fields of LiveKit's JavaScript as in its Python, three levels deep."""
     frame = {JAVASCRIPT.get(key, key): value for key, value in raw.items()}
     for key in ("item", "metrics", "update", "function_call"):
         if isinstance(frame.get(key), dict):
@@ -170,12 +170,12 @@ def renamed(raw: Any) -> Any:
 
 
 def with_texts(item: Any) -> Any:
-    """An item with only the texts of its content, and the transcripts of its audio; None where no one said it."""
+    """Return an item with only its texts and audio transcripts; None if no one said it."""
     if not isinstance(item, dict):
         return item
     silent_roles = item.get("type") == "message" and item.get("role") not in ("user", "assistant")
     if silent_roles or item.get("type") not in ITEMS:
-        return None  # an instruction, or of a kind that came later
+        return None  # an instruction, or a newer kind
     if not isinstance(item.get("content"), list):
         return item
     texts = [part.get("transcript") if isinstance(part, dict) else part for part in item["content"]]
@@ -183,7 +183,7 @@ def with_texts(item: Any) -> Any:
 
 
 def without_number(frame: JsonObject) -> JsonObject:
-    """A transcript without a speaker that telephony has named by a number."""
+    """Return a transcript without a speaker name that is a telephone number."""
     speaker = frame.get("speaker_id")
     return frame | {"speaker_id": None} if isinstance(speaker, str) and not names_someone(speaker) else frame
 
@@ -194,7 +194,7 @@ def with_item(frame: JsonObject) -> JsonObject | None:
 
 
 def reduced_text(raw: JsonObject) -> JsonObject:
-    """A text of the stream: as a program gets it from LiveKit, or reduced."""
+    """Return a stream text, which may come as from LiveKit, or already reduced."""
     if "role" not in raw or "segment" not in raw:
         attributes = raw.get("attributes")
         if not isinstance(attributes, dict) or not isinstance(raw.get("identity"), str):
@@ -210,7 +210,7 @@ def is_agent(identity: Any) -> bool:
 
 
 def id_of(name: str, content: JsonObject) -> str | None:
-    """Return what is the same in a repeat: an item comes once, and so does a transcript of one time."""
+    """Return an id that a repeat has too: an item comes once, and so does a transcript with one time."""
     item = content.get("item", content if name in ITEMS else None)
     if item is not None:
         return f"item/{item['id']}"
@@ -243,7 +243,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
         yield from values(call, "arguments", "output")
 
 
-# What it means
+# Translation
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -251,7 +251,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Reserve the turn of what the user says: with a realtime model its text comes after the reply has."""
+    """Reserve the turn of the user's utterance: with a realtime model its text comes after the reply."""
     known.note_voice(frame["new_state"] == SPEAKING, time_of(frame, ts))
     if frame["new_state"] == LISTENING:
         return
@@ -268,11 +268,11 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Take what the recogniser hears, until LiveKit's own item of the turn takes its place."""
+    """Handle the recogniser's words, until LiveKit's own item of the turn replaces them."""
     pending: list[int] | None = known.notes.get("pending")
     text, final, named = frame["transcript"], frame["is_final"], known.notes.get("named", {})
     number = named.get(frame.get("item_id"))
-    if number is not None:  # all of its words again
+    if number is not None:  # a repeat of all its words
         yield Asr(item=f"~p{number}", text=text, final=final)
         return
     if pending is None:
@@ -297,7 +297,7 @@ def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
-    """An item of the history, once it is whole: an utterance, or a reply that was played."""
+    """Handle a complete item of the history: an utterance, or a reply that was played."""
     item = frame.get("item", frame)
     at = time_of(item, ts)
     if item["type"] == HANDOFF:
@@ -319,15 +319,15 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
     if turn is None:
         began = ms(item.get("metrics", {}).get("started_speaking_at"))
         begin = at if began is None else min(at, began)
-        # The item of a realtime model begins with the speech, that of a recogniser after it.
+        # A realtime model's item has the time of the speech's start, a recogniser's a time after it.
         is_begin = item["id"] in known.notes.get("named", ()) or (began is not None and at <= began)
         near_ms = NEAR_MS if is_begin else 0
         has_begun_since = pending is not None and at + near_ms < begin_of(pending[0], known)
         if pending is not None and has_begun_since and not has_words_of(pending, item["id"], text, known):
-            pending = None  # the user has begun to speak again since
+            pending = None  # the user has begun to speak again
         turns: list[list[int]] = known.notes.get("turns", [])
         turn = known.next_turn if pending is None else pending[0]
-        if pending is None and turns and begin < turns[-1][0]:  # what comes after a later utterance is before it
+        if pending is None and turns and begin < turns[-1][0]:  # it came late, after a later utterance
             turn = turn_at(begin, known) or turn
         note_turn(turn, begin, known)
         if known.notes.get("spoke", at) <= at + near_ms:
@@ -343,14 +343,14 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
 
 
 def has_words_of(pending: list[int], item: str, text: str, known: Known) -> bool:
-    """Return whether what waits for an item is what this one says, by its id or its words."""
+    """Return whether the pending texts belong to this item, by its id or its words."""
     _, first, last = pending
     pieces = [segment.text for number in range(first, last + 1) if (segment := known.segment(f"~p{number}"))]
     return known.notes.get("named", {}).get(item, 0) >= first or plain(" ".join(pieces)) == plain(text)
 
 
 def replace_pieces(item: str, turn: int, pending: list[int] | None, known: Known) -> Made:
-    """Withdraw what the recogniser has heard of an utterance, now that its item is there."""
+    """Withdraw the recogniser's texts of an utterance, now that its item has come."""
     left, named = known.notes.get("left"), known.notes.get("named", {})
     spans = [pending, left if left is not None and left[0] == turn else None]
     numbers = {number for span in spans if span is not None for number in range(span[1], span[2] + 1)}
@@ -366,9 +366,9 @@ def replace_pieces(item: str, turn: int, pending: list[int] | None, known: Known
 
 
 def move_answer(turn: int, known: Known) -> Made:
-    """The newest reply answers an utterance that came after it, and had begun before it: it goes to that turn.
+    """Move the newest reply to the turn of an utterance that began before it but came after it.
 
-    One that was interrupted stays: what is known to be heard cannot be taken back.
+    An interrupted reply stays: its heard text cannot be taken back.
     """
     last = known.notes.get("last")
     reply = None if last is None else known.reply(last)
@@ -381,7 +381,7 @@ def move_answer(turn: int, known: Known) -> Made:
 
 
 def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known) -> Made:
-    """A reply that was played; LiveKit may add one that was interrupted again, under another id."""
+    """Handle a reply that was played; LiveKit may add an interrupted one again, under another id."""
     before = known.reply(known.notes.get("last")) if item.get("interrupted") and known.notes.get("alone") else None
     if before is not None and before.item != item["id"] and before.text == text:
         return
@@ -399,14 +399,14 @@ def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known)
 
 
 def hand_over(item: JsonObject, at: int, known: Known) -> Made:
-    """Another agent speaks from now on."""
+    """Note that another agent speaks from now on."""
     if item.get("new_agent_id"):
         known.note("agents", sorted([*known.notes.get("agents", ()), [at, item["new_agent_id"]]])[-MAX_AGENTS:])
     return ()
 
 
 def time_of(frame: JsonObject, ts: int) -> int:
-    """Return when LiveKit says it was: by its own clock, as the times of items are."""
+    """Return LiveKit's own time of a frame; the times of items are on the same clock."""
     stated = ms(frame.get("created_at"))
     return ts if stated is None else stated
 
@@ -420,7 +420,7 @@ def execute_tools(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def call_tool(call: JsonObject, at: int, known: Known) -> Made:
-    """A call, once: by the event that it started, the one that it ended, or its item."""
+    """Yield a tool call once: from the event of its start, of its end, or from its item."""
     if call.get("name"):
         yield tool_call(call["call_id"], call["name"], call.get("arguments") or "", turn_at(at, known))
 
@@ -430,7 +430,7 @@ def answer_tool(output: JsonObject, at: int, known: Known) -> ToolResult:
 
 
 def resume(frame: JsonObject, ts: int, known: Known) -> Made:
-    """LiveKit went on with a reply. Mostly it has not added that one yet, and an older one must stay interrupted."""
+    """Handle a resumed reply. Mostly LiveKit has not added it yet, and an older one must stay interrupted."""
     last = known.notes.get("last")
     reply = None if last is None else known.reply(last)
     if frame["resumed"] and reply is not None and reply.cut != "no" and reply.turn == known.here:
@@ -438,7 +438,7 @@ def resume(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def show_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A text as a client of the room shows it: of the user the whole segment, of the agent what comes next."""
+    """Handle a text for clients of the room: for the user the whole segment, for the agent the next piece."""
     segment, text, final = frame["segment"], frame["text"], frame.get("final", False)
     if frame["role"] == "agent":
         if text:
@@ -451,19 +451,19 @@ def show_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def note_turn(turn: int, begin: int, known: Known) -> None:
-    """Note when a turn began, by the earliest that says so."""
+    """Note when a turn began: the earliest stated time counts."""
     turns = {noted: since for since, noted in known.notes.get("turns", ())}
     turns[turn] = min(begin, turns.get(turn, begin))
     known.note("turns", sorted([since, noted] for noted, since in turns.items())[-MAX_TURNS:])
 
 
 def begin_of(turn: int, known: Known) -> int:
-    """Return when a turn began; 0 if that is not known any more."""
+    """Return when a turn began; 0 if that is no longer kept."""
     return next((since for since, noted in known.notes.get("turns", ()) if noted == turn), 0)
 
 
 def turn_at(at: int, known: Known) -> int:
-    """The turn whose utterance began last before a time; 0 before any."""
+    """Return the turn whose utterance began last before a time; 0 before any."""
     turns: list[list[int]] = known.notes.get("turns", [])
     before = [turn for since, turn in turns if since <= at]
     if before:

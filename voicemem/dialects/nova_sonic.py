@@ -1,19 +1,18 @@
 """The dialect `nova-sonic`: the events of Amazon Nova Sonic's bidirectional stream, `{"event": {KIND: …}}`.
 
-What the user says comes in blocks, each a content with an id: its item. What the model says comes sentence by
-sentence, as SPECULATIVE text, the audio of that, and, when Nova takes it for spoken, as FINAL text: a reply `~rN` from
-the user's words, a tool, or `END_TURN`, to the next of these.
+The user's words come in blocks, each a content with an id: its item. The model's words come sentence by sentence, as
+SPECULATIVE text, its audio, and, once Nova considers it spoken, as FINAL text. A reply `~rN` lasts from the user's
+words, a tool, or `END_TURN`, to the next of these.
 
-Audio is counted. Prompts and history are not kept: a text of the app's is only kept as one that may have been typed.
-Definitions of tools are not kept either. Source: "Handling input events" and "Handling output events with the
-bidirectional API" of the Amazon Nova user guides.
+Audio is counted. Prompts, history and tool definitions are not kept: a text of the app's is only kept if it may have
+been typed. Source: "Handling input events" and "Handling output events with the bidirectional API" of the Amazon Nova
+user guides.
 
-Notes: `rate` (of the audio, samples a second), `audio` (prompts whose audio has begun), `c:CONTENT` (of a content
-that is open: the role and stage of its text, or AUDIO or LATE and the reply), `i:NAME` (the turn of a typed content,
-or the call that a content has the result of), `reply` (number of the newest
-reply), `prompt` (that of the stream which it comes over), `joined` (only FINAL texts of it have come), `over`
-(whether what comes next is another reply), `b:REPLY` (bytes of its audio), `r:REPLY` (how many of its characters are
-FINAL; of each block where its text and its audio, in ms, begin).
+Notes: `rate` (of the audio, samples a second), `audio` (prompts whose audio has begun), `c:CONTENT` (for an open
+content: the role and stage of its text, or AUDIO or LATE and the reply), `i:NAME` (the turn of a typed content, or the
+call whose result a content has), `reply` (the number of the newest reply), `prompt` (of its stream), `joined` (only
+FINAL texts of it have come), `over` (the next words are another reply), `b:REPLY` (bytes of its audio), `r:REPLY` (how
+many of its characters are FINAL; and for each block, where its text and its audio, in ms, begin).
 """
 
 import re
@@ -30,9 +29,9 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 EVENT = "event"
 REPLY, SPOKEN = "reply", "spoken"
-"""The blocks that come are those of the utterance under way, or sentences of the reply."""
+"""The keys of the current reply's sentences, and of the current utterance's blocks."""
 MAX_FIELDS = 4_096
-"""Bytes of `additionalModelFields`, or of a text that may be the mark of an interruption."""
+"""The most bytes of `additionalModelFields`, and of a text that may be the mark of an interruption."""
 CONTENT_START = record(
     "type role? contentId? contentName? promptName? generationStage?",
     interactive=optional(bool),
@@ -67,9 +66,9 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def app_content(whole: JsonObject, start: JsonObject) -> Frame | None:
-    """Return what is kept of a content that the app begins: the first audio, tool results, typed texts after audio.
+    """Return the kept fields of a content that the app begins: the first audio, tool results, typed texts after audio.
 
-    What is before the audio are prompts and the history of other connections.
+    Contents before the audio are prompts, and the history of other connections.
     """
     audio, id = f"{start.get('promptName')}/audio", f"{start.get('contentName')}/contentStart"
     if start["type"] == "AUDIO":
@@ -81,7 +80,7 @@ def app_content(whole: JsonObject, start: JsonObject) -> Frame | None:
 
 
 def kind_and_body(raw: JsonObject) -> tuple[str, JsonObject]:
-    """The kind of an event, and what is in it. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return the kind of an event, and its body. Raises `MalformedFrame`, `UnknownFrame`."""
     event = raw.get(EVENT)
     if not isinstance(event, dict):
         if EVENT in raw or not raw:
@@ -98,7 +97,7 @@ def kind_and_body(raw: JsonObject) -> tuple[str, JsonObject]:
 
 
 def sender_of(name: str, body: JsonObject, side: Side | None) -> Side:
-    """Return who sends an event. Raises `MalformedFrame` where that is not who says so, or it is not known."""
+    """Return who sends an event. Raises `MalformedFrame` if it contradicts `side`, or is unknown."""
     sender = KINDS[name].side
     if sender is None:
         by_vendor = body.get("contentId") is not None or body.get("completionId") is not None
@@ -122,7 +121,7 @@ def stage_of(body: JsonObject) -> Any:
 
 
 def marked(body: JsonObject) -> JsonObject:
-    """A text, or the mark of an interruption: a JSON object in its place, which is never a text."""
+    """Return a text, or the mark of an interruption: a JSON object in place of a text."""
     content = body.get("content")
     mark = small_object(content) if isinstance(content, str) and content.lstrip().startswith("{") else None
     if mark is None or "interrupted" not in mark:
@@ -131,7 +130,7 @@ def marked(body: JsonObject) -> JsonObject:
 
 
 def small_object(text: str) -> JsonObject | None:
-    """The JSON object that a short text is, if it is one."""
+    """Parse a short text as a JSON object; None if it is not one."""
     try:
         return json_object(text, MAX_FIELDS)
     except MalformedFrame:
@@ -166,17 +165,17 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 USUAL_RATE = 24_000
 """Samples a second of Nova's audio, of 16 bits each."""
 KEPT = {"c:": 16, "i:": 8, "b:": 4}
-"""Notes of each kind that are kept, the newest."""
+"""How many of the newest notes of each kind are kept."""
 KEPT_PROMPTS = 4
 KEPT_REPLIES, KEPT_BLOCKS = 6, 40
 SLACK_MS = 1_000
-"""So much earlier than the clock Nova may say that a sentence was spoken."""
+"""How much earlier than the clock Nova may report a sentence as spoken."""
 WORD = re.compile(r"\w+")
 CLOSING = re.compile(r"[^\w\s]*")
 LOOK_AHEAD = 4_000
-"""Characters in which a sentence is looked for, where those before it were left out."""
+"""How many characters are searched for a sentence, if earlier ones were skipped."""
 USER, SPECULATIVE, FINAL, AUDIO, LATE, UNKNOWN = "U", "S", "F", "A", "L", "?"
-"""Kinds of contents; LATE is a text that was to come when its reply was cut."""
+"""Kinds of contents; LATE is a text that was still to come when its reply was cut."""
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -187,14 +186,14 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """The replies that the caller had not heard to their end, where the app has not said more than Nova did."""
+    """Return the events for replies that were not heard to their end, unless the app reported playback."""
     for reply in unfinished(ts, known):
-        if known.notes.get(f"r:{reply.item}", [0])[0] or not reply.has_playback:  # anything of it is FINAL
+        if known.notes.get(f"r:{reply.item}", [0])[0] or not reply.has_playback:  # some of it is FINAL
             yield from stop_by_clock(reply, ts)
 
 
 def stop_by_clock(reply: KnownReply, ts: int) -> Made:
-    """Return where the clock says that a reply stood; what FINAL texts have said by then counts more."""
+    """Return the events for a reply's position by the clock; FINAL texts by then take precedence."""
     playing = reply.playing_at(ts)
     if playing is None:
         return
@@ -226,7 +225,7 @@ def start_content(body: JsonObject, ts: int, known: Known) -> Made:
 
 
 def start_app_content(body: JsonObject, known: Known) -> None:
-    """Audio begins, and with it the call; what is typed after that was said; a result names its call."""
+    """Handle a content of the app: audio begins the call, texts after that were typed, and a result names its call."""
     name, prompt = body.get("contentName"), body.get("promptName")
     prompts: list[str] = known.notes.get("audio", [])
     if body["type"] == "AUDIO":
@@ -274,7 +273,7 @@ def take_text(body: JsonObject, ts: int, known: Known) -> Made:
         return (LlmDelta(item=prompt, text=gap + text),)
     if kind == USER or (kind is None and body.get("role") == "USER"):
         return hear(body["contentId"], text, known)
-    if kind not in (FINAL, SPECULATIVE):  # it repeats what a reply says next, or is new
+    if kind not in (FINAL, SPECULATIVE):  # it repeats the next words of a reply, or is new
         repeats = any(end_of(text, reply.text, confirmed) is not None for reply, confirmed in candidates(known))
         kind = FINAL if repeats else SPECULATIVE
     if kind == FINAL and (not known.notes.get("reply") or known.notes.get("joined")):
@@ -284,7 +283,7 @@ def take_text(body: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear(item: str, text: str, known: Known) -> Made:
-    """A block of what the user says; Nova gives no partials."""
+    """Handle a block of the user's words; Nova sends no partials."""
     before, turn = known.text_of(item), known.turn_of_speech(item)
     if text.strip():
         yield from finish(known)
@@ -292,7 +291,7 @@ def hear(item: str, text: str, known: Known) -> Made:
 
 
 def take_typed(body: JsonObject, ts: int, known: Known) -> Made:
-    """A text that is typed while the call runs; a long one comes in pieces, which stay in one turn."""
+    """Handle a text that is typed during the call; a long one comes in pieces, which stay in one turn."""
     name = body["contentName"]
     turn = known.notes.get(f"i:{name}")
     if isinstance(turn, int) and body["content"].strip():
@@ -323,7 +322,7 @@ def speak(text: str, prompt: str | None, known: Known) -> Made:
 
 
 def repeat(text: str, prompt: str | None, known: Known) -> Made:
-    """Say a sentence that was spoken, of a reply that began before the stream was joined."""
+    """Add a spoken sentence of a reply that began before the stream was joined."""
     if not text.strip():
         return
     yield from speak(text, prompt, known)
@@ -335,7 +334,7 @@ def repeat(text: str, prompt: str | None, known: Known) -> Made:
 
 
 def finish(known: Known) -> Made:
-    """Nova has said all of its reply, or someone else speaks: what it says next is another one."""
+    """End the current reply: Nova's next words are another one."""
     if known.notes.get("over", True):
         return
     known.note("over", True)
@@ -359,7 +358,7 @@ def audio_ms(count: int, known: Known) -> int:
 
 
 def cut(ts: int, known: Known) -> Made:
-    """The user interrupts: the reply that plays, and those that wait behind it."""
+    """Handle the user's interruption of the reply that plays, and of those that wait behind it."""
     known.note("over", True)
     for key, (kind, _) in [one for one in known.notes.items() if one[0].startswith("c:")]:
         if kind == SPECULATIVE and known.reply(current(known)) is not None:
@@ -386,7 +385,7 @@ def call_tool(body: JsonObject, ts: int, known: Known) -> Made:
 
 
 def return_result(body: JsonObject, ts: int, known: Known) -> Made:
-    """The result of a call, of which the beginning of the content says which it is."""
+    """Handle the result of a call, which the beginning of the content names."""
     id = known.notes.get(f"i:{body['contentName']}")
     if isinstance(id, str):
         yield tool_result(id, body.get("content"), known.here)
@@ -394,8 +393,8 @@ def return_result(body: JsonObject, ts: int, known: Known) -> Made:
 
 # FINAL texts
 #
-# They may come late, after the user's next words, and do not say which reply they belong to: their words do. Nova makes
-# audio faster than it is played, so a sentence counts as heard once the clock can have played it.
+# They may come late, after the user's next words, and do not name their reply: it is found by the words. Nova makes
+# audio faster than it is played, so a sentence counts as heard once it can have been played by the clock.
 
 
 def replies(known: Known) -> Iterator[KnownReply]:
@@ -406,7 +405,7 @@ def replies(known: Known) -> Iterator[KnownReply]:
 
 
 def unfinished(ts: int, known: Known) -> Iterator[KnownReply]:
-    """The replies that may still play; what is FINAL may be heard later than now."""
+    """Yield the replies that may still play; FINAL text may be heard later than now."""
     for reply in replies(known):
         ended = reply.ended
         if reply.cut == "no" and (ended is None or (known.has_clock and ended > ts)):
@@ -414,16 +413,16 @@ def unfinished(ts: int, known: Known) -> Iterator[KnownReply]:
 
 
 def candidates(known: Known) -> list[tuple[KnownReply, int]]:
-    """Replies of which FINAL texts may come, and how much of each is FINAL, in order.
+    """Return the replies that may get FINAL texts, and how much of each is FINAL, in the order of the search.
 
-    Of one that was cut before another began hardly any come, so these are the last to be looked at.
+    A reply that was cut before another began hardly gets any, so such replies come last.
     """
     pairs = [(reply, known.notes[f"r:{reply.item}"][0]) for reply in replies(known)]
     return sorted(pairs, key=lambda one: one[0].cut != "no" and one is not pairs[-1])
 
 
 def confirm(text: str, ts: int, known: Known) -> Made:
-    """A sentence was spoken: with what came before it in its reply, that is what was heard."""
+    """Handle a spoken sentence: with the text before it in its reply, it is the heard text."""
     place = place_of(text, known)
     if place is None:
         return
@@ -432,7 +431,7 @@ def confirm(text: str, ts: int, known: Known) -> Made:
     _, blocks = known.notes[f"r:{reply.item}"]
     heard = reply.text[:end]
     later = {key: value for key, value in known.notes.items() if key.startswith("r:")}
-    for key, value in later.items():  # all again, since the order of notes is that of the replies
+    for key, value in later.items():  # noted again, because the order of notes is that of the replies
         known.note(key, [end, blocks] if key == f"r:{reply.item}" else value)
     if reply.cut != "no":
         yield Interrupt(item=reply.item, heard_text=heard)
@@ -445,7 +444,7 @@ def confirm(text: str, ts: int, known: Known) -> Made:
 
 
 def place_of(text: str, known: Known) -> tuple[KnownReply, int] | None:
-    """The reply that a sentence is of, and where it ends there: where the next is expected, else further on."""
+    """Return the reply of a sentence, and its end there: at the expected place, else further on."""
     for find in (end_of, end_after):
         for reply, confirmed in candidates(known):
             end = find(text, reply.text, confirmed)
@@ -455,7 +454,7 @@ def place_of(text: str, known: Known) -> tuple[KnownReply, int] | None:
 
 
 def end_of(text: str, said: str, start: int) -> int | None:
-    """Return where a text ends that is at a place, word for word; its last word may be the beginning of one."""
+    """Return the end of `text` in `said` at `start`, word for word; its last word may be cut off."""
     words = WORD.findall(text)
     end = None
     scan = WORD.finditer(said, start)
@@ -478,7 +477,7 @@ def end_of(text: str, said: str, start: int) -> int | None:
 
 
 def end_after(text: str, said: str, start: int) -> int | None:
-    """Return where a text ends that is anywhere after a place."""
+    """Return the end of `text` in `said` anywhere after `start`."""
     first = WORD.search(text)
     if first is None:
         return None
@@ -491,7 +490,7 @@ def end_after(text: str, said: str, start: int) -> int | None:
 
 
 def played_at(reply: KnownReply, end: int, ts: int, known: Known) -> int | None:
-    """Return when the audio of a text up to a character can have been played at the earliest, if that is later."""
+    """Return the earliest time at which the audio up to a character can have been played, if it is later than `ts`."""
     playing = reply.playing_at(ts) if known.has_clock else None
     if playing is None:
         return None
@@ -516,7 +515,7 @@ KINDS: dict[str, Kind] = {
     ),
     "textInput": Kind("app", record("contentName content"), take_typed),
     "toolResult": Kind("app", record("contentName", content=ANYTHING), return_result),
-    "sessionEnd": Kind("app", record()),  # only its time says something
+    "sessionEnd": Kind("app", record()),  # only its time matters
     **silent("vendor", "usageEvent"),
     **silent("app", "sessionStart audioInput promptEnd"),
 }

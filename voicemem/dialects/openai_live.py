@@ -1,15 +1,15 @@
 """The dialect `openai-live`: the events of OpenAI's Live API (GPT-Live), of a primary connection or a sideband.
 
-Both speak at any time: fragments of what is said have their place on one timeline, in ms of the session, and nothing
-says where a turn ends. A fragment continues what its speaker said, unless 1,000 ms have passed, or the other has
-spoken in a shorter pause: `~in:START`, `~out:START`.
+Both sides may speak at any time: text fragments have their place on one timeline, in ms of the session, and nothing
+marks the end of a turn. A fragment continues its speaker's item (`~in:START`, `~out:START`), unless 1,000 ms have
+passed, or the other side has spoken in a shorter pause.
 
-Of a session only its id is kept; audio is not counted, since fragments of text have times. Source of the names:
+Of a session only its id is kept; audio is not counted, because text fragments have times. Source of the names:
 `openai.types.live` of OpenAI's Python SDK.
 
-Notes: `session` (its id), `zero` (when its timeline began, Unix ms), `guessed` (that fragments say so), `in` and `out`
-(what the user and the agent say or said last: its item, where it begins and ends on the timeline; of the agent's also
-whether it is `done`, `cut`, or `asked` something in writing since), `items` (how many had a name that was taken).
+Notes: `session` (its id), `zero` (when its timeline began, Unix ms), `guessed` (`zero` is from fragments), `in` and
+`out` (the last item of the user and of the agent, with its start and end on the timeline; the agent's also with `done`,
+`cut`, or `asked`, a written question since), `items` (how many ids were already taken).
 """
 
 import re
@@ -27,18 +27,18 @@ from voicemem.protocol.types import JsonObject
 
 CALL, OUTPUT, MESSAGE = "function_call", "function_call_output", "message"
 REPLY, SPOKEN, KEYS = "reply", "spoken", "keys"
-"""Fragments have no names. Both speak at once, so what one says continues in spite of the other."""
+"""The keys of fragments, which have no ids. Both sides may speak at once, so one does not end the other's text."""
 PAUSE_MS = 1_000
-"""After so long a pause, what a speaker says is something new."""
+"""After a pause this long, a speaker's words are a new item."""
 BREATH_MS = 250
-"""The longest pause in which the other party cannot have spoken."""
+"""The longest pause in which the other side cannot have spoken."""
 AHEAD_MS = 5_000
-"""Fragments do not come so long before their time: the timeline is older than we thought."""
+"""Fragments cannot come this long before their time: then the timeline began earlier than assumed."""
 SENTENCE_END = re.compile(r"[.!?…。!?।؟][\"'”’»)\]]*\s*\Z")
 Said = dict[str, Any]
 
 Fragment = event("delta", start_ms=optional(int), end_ms=optional(int))
-"""Text that was said in a range of the session's timeline."""
+"""Text spoken in a range of the session's timeline."""
 Commentary = event("content delegation_id?")
 Item = record(
     "id? role? status? call_id? name? arguments?",
@@ -46,7 +46,7 @@ Item = record(
     output=ANYTHING,
     content=optional(many(record("type? text?"))),
 )
-"""An item of the Responses API: a call of a function, its output, or what a user wrote."""
+"""An item of the Responses API: a function call, its output, or a user's written text."""
 ItemFrame = event(item=Item)
 ResponseFrame = event(event=record("type", item=optional(Item)))
 
@@ -70,7 +70,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def keep_item(content: JsonObject, by_app: bool) -> bool:
-    """Leave of an item what a user wrote, or what a function of the app's was asked or answered, if it is one."""
+    """Reduce an item to a user's written text, or a call or result of the app's function. Return whether it is one."""
     holder = content if by_app else content["event"]
     item = holder.get("item")
     if item is None:
@@ -113,11 +113,11 @@ def texts(frame: JsonObject) -> Iterator[Text]:
                     yield Text(part, "text", "whole", "user")
 
 
-# What it means
+# Translation
 
 
 def closed(ts: int, known: Known) -> Made:
-    """Return what the agent said last, if nothing has shown yet how it ended."""
+    """Settle the agent's last words, if their end is not known yet."""
     out = known.notes.get("out")
     reply = None if out is None or out.get("cut") else known.reply(out["item"])
     if out is None or reply is None or reply.has_playback:
@@ -139,7 +139,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A session begins, perhaps after another, whose timeline was another one."""
+    """Handle the start of a session, perhaps after another one with another timeline."""
     id = frame["session"].get("id") or ""
     if id == known.notes.get("session"):
         return
@@ -151,13 +151,13 @@ def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def resume_session(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Inference continues after a pause. Nothing says whether the timeline stood still: the next fragment shows it."""
+    """Handle the end of a pause. Whether the timeline paused too is unknown: the next fragment shows it."""
     known.note("zero", None)
     return ()
 
 
 def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
-    """A fragment comes when it was said, or later; a sideband may begin long after its session."""
+    """Estimate the timeline's start: a fragment comes when it was spoken, or later; a sideband may begin much later."""
     end_ms = whole(frame.get("end_ms"), LONGEST_MS)
     if not known.has_clock or end_ms is None:
         return
@@ -166,11 +166,11 @@ def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
         known.note_all(zero=guess, guessed=True)
 
 
-# Who continues, and who begins
+# Continued and new items
 
 
 def span_of(frame: JsonObject, *before: Said | None) -> tuple[int, int]:
-    """The place of a fragment on the timeline; one that does not state it follows what was said before it."""
+    """Return the place of a fragment on the timeline; without times, it follows the speech before it."""
     start, end = whole(frame.get("start_ms"), LONGEST_MS), whole(frame.get("end_ms"), LONGEST_MS)
     if start is None:
         start = max((said["end"] for said in before if said is not None), default=0)
@@ -178,7 +178,7 @@ def span_of(frame: JsonObject, *before: Said | None) -> tuple[int, int]:
 
 
 def goes_on(mine: Said | None, other: Said | None, start: int) -> bool:
-    """True if a fragment belongs to what its speaker said last: both may speak at once, for as long as they like."""
+    """Return whether a fragment continues its speaker's last item: both sides may speak at once, for any time."""
     if mine is None or start - mine["end"] >= PAUSE_MS:
         return False
     other_spoke = other is not None and other["start"] < start and other["end"] > mine["end"]
@@ -195,7 +195,7 @@ def new_item(prefix: str, start: int, known: Known) -> str:
 
 
 def hear(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user says something. It is final: fragments are added to, and never taken back."""
+    """Handle the user's words. They are final: fragments are only added, never changed."""
     note_zero(frame, ts, known)
     mine, out = known.notes.get("in"), known.notes.get("out")
     (start, end), text = span_of(frame, mine, out), frame["delta"]
@@ -220,7 +220,7 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def move_reply(out: Said, turn: int, known: Known) -> Any:
-    """Move a reply to the turn of the user's words before it, which are known only now."""
+    """Move a reply to the turn of the user's words before it, which have only arrived now."""
     reply = known.reply(out["item"])
     if reply is None or reply.turn >= turn:
         return out
@@ -266,7 +266,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def settle(known: Known) -> Made:
-    """The agent has stopped: because it was interrupted, if the user spoke and its sentence had not ended."""
+    """Settle how the agent stopped: it was interrupted if the user spoke before its sentence ended."""
     out = known.notes.get("out")
     if out is None or out.get("done") or out.get("cut"):
         return
@@ -279,14 +279,14 @@ def settle(known: Known) -> Made:
 
 
 def is_cut_by_user(out: Said, known: Known) -> bool:
-    """Return whether the user spoke when the agent stopped amid a sentence."""
+    """Return whether the user spoke when the agent stopped in the middle of a sentence."""
     mine, reply = known.notes.get("in"), known.reply(out["item"])
     by_user = mine is not None and mine["start"] < out["end"] < mine["end"]
     return by_user and reply is not None and not SENTENCE_END.search(reply.text)
 
 
 def interruption(out: Said, position_ms: int, ts: int | None) -> events.Interrupt:
-    """The interruption marks the reply even if all that came of it was heard: more was to come."""
+    """Return an interruption that marks the reply even if all of its text so far was heard: more was to come."""
     return events.Interrupt(item=out["item"], audio_end_ms=position_ms, estimated=True, more=True, ts=ts)
 
 
@@ -296,7 +296,7 @@ def finish(out: Said, known: Known) -> Made:
 
 
 def delegate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Work for the app, or its result; what the Responses API does calls functions of its own."""
+    """Handle work for the app, or its result; the Responses API's own work uses function calls."""
     if "delegation" not in frame:
         yield events.ToolResult(call_id=frame["delegation_id"], result=frame["content"], turn_id=known.here)
     elif frame["delegation"].get("target") == "client":
@@ -328,7 +328,7 @@ KINDS: dict[str, Kind] = {
     "session.closed": Kind("vendor", event(reason=(str, "closed")), end_with("reason", "closed")),
     "session.commentary.append": Kind("app", Commentary, delegate),
     "response.item.create": Kind("app", ItemFrame, create_item),
-    # What says nothing about the transcript, or says it again.
+    # Types that are not about the transcript, or repeat it.
     **silent(
         "vendor",
         """
@@ -340,7 +340,7 @@ KINDS: dict[str, Kind] = {
         transport.answered transport.failed
         """,
     ),
-    # What the app sends that no one said.
+    # The app's own frames, which no one said.
     **silent(
         "app",
         """

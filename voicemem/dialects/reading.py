@@ -1,4 +1,4 @@
-"""Help for `reduce`, `texts` and webhooks of a dialect: values of frames, and texts in them."""
+"""Helpers for the `reduce`, `texts` and webhooks of dialects: reading of values and texts."""
 
 import hashlib
 import hmac
@@ -27,23 +27,23 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 MAX_DIGITS = 15
 LONGEST_MS = 72 * 3600 * 1000
-"""Calls are not longer: a time within one that is later is not a time."""
+"""The longest call: a later time within a call is invalid."""
 PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
-"""A user's id that telephony made of the caller's number."""
+"""A user id that telephony made from the caller's number."""
 
 WORDLESS = re.compile(r"[\s.,;:!?…。、，！？،؟।¡¿–—-]+")
 
 
 def has_words(text: str) -> bool:
-    """Return whether a transcript says anything: of silence, some recognisers write `...`."""
+    """Return whether a transcript has words: some recognisers write `...` for silence."""
     return bool(text) and WORDLESS.fullmatch(text) is None
 
 
 def decode_json(text: bytes) -> Any:
-    """The JSON that a stack sends. Raises `Refused`, one of `MALFORMED`.
+    """Decode a stack's JSON. Raises `Refused`, one of `MALFORMED`.
 
-    One bad value does not lose the rest: `NaN`, or a number that no double holds, is null, a longer integer than we
-    keep, such as an id in the arguments of a tool, is a text, and half a character is U+FFFD.
+    One bad value does not lose the rest: `NaN` and numbers beyond a double become null, integers beyond 2^53, such as
+    ids in tool arguments, become texts, and a lone surrogate becomes U+FFFD.
     """
     text = replace_nul(text)
     try:
@@ -72,7 +72,7 @@ def with_kept_values(value: Any) -> Any:
 
 
 def json_object(frame: RawFrame, max_bytes: int) -> JsonObject:
-    """A frame that is a JSON object, also one that comes as text or bytes. Raises `MalformedFrame`."""
+    """Return a frame that must be a JSON object, perhaps as text or bytes. Raises `MalformedFrame`."""
     if isinstance(frame, str | bytes):
         try:
             text = frame.encode() if isinstance(frame, str) else frame
@@ -84,7 +84,7 @@ def json_object(frame: RawFrame, max_bytes: int) -> JsonObject:
 
 
 def audio_bytes(frame: JsonObject, field: str) -> int:
-    """Return how many bytes of audio a frame has in a base64 field, or says that it had. Raises `MalformedFrame`."""
+    """Return the number of audio bytes in a base64 field, or of a reduced frame. Raises `MalformedFrame`."""
     counted = frame.get(AUDIO_BYTES)
     if type(counted) is int and 0 <= counted <= MAX_INTEGER:
         return counted
@@ -95,7 +95,7 @@ def audio_bytes(frame: JsonObject, field: str) -> int:
 
 
 def byte_count(frame: RawFrame) -> int | None:
-    """Return how many bytes a binary frame had, also if it comes reduced; None for any other frame."""
+    """Return the bytes of a binary frame, even if it comes reduced; None for any other frame."""
     if isinstance(frame, bytes):
         return len(frame)
     if isinstance(frame, dict) and AUDIO_BYTES in frame and "type" not in frame:
@@ -104,13 +104,13 @@ def byte_count(frame: RawFrame) -> int | None:
 
 
 def whole(value: Any, most: int = MAX_INTEGER) -> int | None:
-    """A time or number, which may be written with a fraction; None for what is not one."""
+    """Return a time or number as an integer, without a fraction; None for anything else."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
     return round(value) if fits else None
 
 
 def unix_ms(time: Any) -> int | None:
-    """A time in Unix ms, from ISO 8601 (UTC where it names no offset) or a number; None for what is not one."""
+    """Return Unix ms from ISO 8601 (UTC without an offset) or a number; None for anything else."""
     if isinstance(time, str):
         try:
             time = time_ms(time)
@@ -120,33 +120,33 @@ def unix_ms(time: Any) -> int | None:
 
 
 def digest(value: Any) -> str:
-    """A short name for a JSON value, for frames that have no id of their own."""
+    """Return a short name for a JSON value, for frames without an id."""
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
 
 
 def checksum(value: Any) -> int:
-    """A number that shows whether a JSON value is as it was; it costs less than a digest."""
+    """Return a number that shows whether a JSON value has changed; it costs less than a digest."""
     text = msgspec.json.encode(value)
     return len(text) << 32 | crc32(text)
 
 
 def names_someone(user: str) -> bool:
-    """Return whether a user's id is one, and not the caller's number."""
+    """Return whether a user id names someone, and is not the caller's number."""
     return bool(user) and not PHONE_NUMBER.fullmatch(user)
 
 
 def speaker(role: str | None) -> Speaker:
-    """The side that a role names."""
+    """Return the speaker that a role names."""
     return "user" if role == "user" else "agent"
 
 
 def values(holder: JsonObject, *fields: str) -> Iterator[Text]:
-    """Return what a tool is called with, or answers: those of these fields that are there."""
+    """Yield a tool's arguments or results: those of these fields that exist."""
     return (Text(holder, field, "value") for field in fields if holder.get(field) is not None)
 
 
 def is_recent(stated: str, now: int, tolerance_s: int) -> bool:
-    """Return whether a text says Unix seconds that are about now (Unix ms)."""
+    """Return whether a text is a time in Unix seconds close to now (Unix ms)."""
     is_time = stated.isascii() and stated.isdecimal() and len(stated) <= MAX_DIGITS
     return is_time and abs(now - int(stated) * 1000) <= tolerance_s * 1000
 
@@ -158,7 +158,7 @@ def is_signed(payload: bytes, secret: str, signatures: Iterable[str]) -> bool:
 
 
 def join_part(parts: dict[str, Any], number: int, of: int | None, data: str) -> str | None:
-    """Put a part of a message beside those that have come; the text of all once none is missing."""
+    """Add a part of a message to those that have arrived. Return the whole text once none is missing."""
     parts[str(number)] = data
     if of is not None:
         parts["of"] = of

@@ -51,27 +51,27 @@ DIALECTS: dict[str, Dialect] = {
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())
-"""Grows with every change of any dialect; a part of the version of fold states."""
+"""A number that grows with every change of any dialect; part of the version of fold states."""
 WITH_WEBHOOKS = tuple(name for name, dialect in DIALECTS.items() if dialect.hook is not None)
 
 
 def no_such_dialect(name: str) -> str:
-    """The sentence for a name that is not that of a dialect: the nearest, and all."""
+    """Return the sentence about an unknown dialect, with the nearest name and all names."""
     return f"There is no such dialect{did_you_mean(name, DIALECTS)}; known: {', '.join(sorted(DIALECTS))}."
 
 
 MAX_DIALECT_FRAME_BYTES = 16 * 1024 * 1024
-"""Larger than other frames may be: images and long audio are dropped before anything is kept."""
+"""Larger than for other frames, because they may have images and long audio, which are not kept."""
 BAD_ENVELOPE = "An envelope has a frame, and may have ts, from, seq, id, session_id and producer."
 
 
 def decode_message(message: bytes, binary: bool, dialect: str) -> FrameEvent | codec.RejectedEvent:
-    """The frame of one message, which is bare or an envelope. Raises `MalformedFrame` for JSON beyond the limits."""
+    """Return the frame in a message, bare or in an envelope. Raises `MalformedFrame` for JSON beyond the limits."""
     return decode_value(message if binary else read_value(message), message, dialect)
 
 
 def read_value(message: bytes) -> Any:
-    """Return the JSON of a text message, or the text where it is none. Raises `MalformedFrame` beyond the limits."""
+    """Decode a text message; text that is not JSON is returned. Raises `MalformedFrame` beyond the limits."""
     try:
         codec.check_frame(message, MAX_DIALECT_FRAME_BYTES)
         return decode_json(message)
@@ -82,7 +82,7 @@ def read_value(message: bytes) -> Any:
 
 
 def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | codec.RejectedEvent:
-    """The frame of a JSON value, whose text is `text`, or of another message."""
+    """Return the frame in a JSON value, whose text is `text`, or in another message."""
     if not is_envelope(value):
         return FrameEvent(dialect=dialect, frame=value)
     try:
@@ -97,25 +97,25 @@ def is_envelope(value: Any) -> bool:
 
 
 def split_frame(event: FrameEvent) -> list[FrameEvent]:
-    """The frames of a message, each of which becomes a row. One with a number or an id stays whole."""
+    """Split a message into frames, each of which becomes a row. A message with a number or an id stays whole."""
     dialect = DIALECTS.get(event.dialect)
     is_named = event.seq is not None or event.id is not None
     if dialect is None or dialect.split is None or is_named or not isinstance(event.frame, dict):
         return [event]
     try:
         frames = [*dialect.split(event.frame)]
-    except Exception:  # what is malformed is refused when it is reduced
+    except Exception:  # a malformed message is refused when it is reduced
         return [event]
     carrying = carry(dialect.caller.pick(event.frame), frames)
     return [msgspec.structs.replace(event, frame=frame) for frame in carrying]
 
 
 OF_THE_LEASE = "-"
-"""Stands for the dialect that the `session.open` of an envelope's session has named."""
+"""Stands for the dialect that the session's `session.open` has named."""
 
 
 def decode_enveloped(text: bytes) -> codec.DecodedEvent | codec.RejectedEvent:
-    """One event, or one frame in its envelope. Raises `InvalidFrame` when it is not JSON."""
+    """Decode one event, or one frame in an envelope. Raises `InvalidFrame` when it is not JSON."""
     if b'"frame"' in text and is_envelope(value := codec.decode_or_none(text)):
         frame = decode_value(value, text, OF_THE_LEASE)
         return frame if isinstance(frame, codec.RejectedEvent) else codec.DecodedEvent(frame, text)

@@ -1,4 +1,4 @@
-"""Help for `translate` besides `Known`: tools, words, latencies, and transcripts that a stack sends again and again."""
+"""Helpers for `translate` besides `Known`: tools, words, latencies, and transcripts that are sent repeatedly."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 
 def said_until(said: Asr, end: int | None) -> Iterator[Asr]:
-    """The events of speech from the stated time of `said` until another: the words, and the same when they end.
+    """Yield the events of speech from the time of `said` until `end`: the words, and again at their end.
 
-    The words come first: a request that brought them may have them already, and no turn begins for them then. Where no
-    end is stated, it is as late as it takes to say them.
+    The words come first: if a request has already brought them, they begin no turn. Without an end, it is estimated
+    from the length of the words.
     """
     yield said
     if said.ts is not None and end is None and said.final:
@@ -26,43 +26,43 @@ def said_until(said: Asr, end: int | None) -> Iterator[Asr]:
 
 
 def begin_voice(item: str, ts: int | None) -> Iterator[Tts]:
-    """The audio of a reply begins at a time, if one is stated; how long it is comes later, or never."""
+    """Yield the start of a reply's audio, if its time is known; the length comes later, or never."""
     if ts is not None:
         yield Tts(item=item, total_audio_ms=0, ts=ts)
 
 
 def space_between(before: str, text: str) -> str:
-    """Return the text between two texts, neither of which says so; nothing in a script without spaces."""
+    """Return the space between two texts without one of their own; empty in a script without spaces."""
     if not before or before[-1].isspace() or text[:1].isspace():
         return ""
     return "" if SPACELESS.match(before[-1]) and SPACELESS.match(text) else " "
 
 
 FEW_LETTERS = 6
-"""So many of a script without spaces are more than a word, which may well be said twice."""
+"""This many letters of a script without spaces are more than one word, which may well be said twice."""
 
 
 def grown(before: str, text: str) -> str | None:
-    """A text that has come again, as it was or with more; None if this piece only continues what came before."""
+    """Return a text that repeats `before`, perhaps with more; None if it only continues it."""
     said, again = before.strip(), text.lstrip()
     has_words = len(said.split()) > 1 or len(SPACELESS.findall(said)) >= FEW_LETTERS
     return again if again.startswith(said) and has_words else None
 
 
 def pressed(keys: str, turn: int, **about: Any) -> MessageEvent:
-    """Keys of a telephone that the user has pressed; those of a turn may come one by one."""
+    """Return the message of telephone keys that the user pressed; a turn's keys may come one by one."""
     return MessageEvent(role="user", text=keys, source="message", metadata={"dtmf": True}, turn_id=turn, **about)
 
 
 def end_with(field: str, usual: str) -> Translate:
-    """The session ends, for a reason that the frame says or a usual one."""
+    """Return a rule that ends the session, with the frame's reason or the usual one."""
     return lambda frame, ts, known: (SessionEnd(reason=frame.get(field, usual)),)
 
 
 def tool_call(
     id: str | None, name: str, arguments: Any, turn_id: int | None, ts: int | None = None, item: str | None = None
 ) -> ToolCall:
-    """A call of a tool, which counts once however often it is reported; without an id its name is its id."""
+    """Return a tool call, which counts once however often it is reported; without an id, its name is its id."""
     own, call_id = f"call:{id}" if id else None, id or f"~{name}"
     return ToolCall(id=own, call_id=call_id, name=name, arguments=arguments, turn_id=turn_id, ts=ts, item=item)
 
@@ -75,7 +75,7 @@ def tool_result(
     ts: int | None = None,
     item: str | None = None,
 ) -> ToolResult:
-    """The result of a call, likewise."""
+    """Return the result of a tool call, likewise."""
     own, call_id = f"result:{id}" if id else None, id or f"~{name}"
     return ToolResult(id=own, call_id=call_id, result=result, name=name, turn_id=turn_id, ts=ts, item=item)
 
@@ -83,7 +83,7 @@ def tool_result(
 def latencies(
     measured: JsonObject, names: Mapping[str, str], turn_id: int | None, ts: int | None, unit_ms: int = 1
 ) -> Iterator[Metric]:
-    """The latencies of a turn that a stack measured, by its names of them and ours."""
+    """Yield the latencies of a turn that a stack measured; `names` has its names and ours."""
     for field, name in names.items():
         value = measured.get(field)
         if value is not None and 0 <= value * unit_ms <= MAX_INTEGER:
@@ -91,7 +91,7 @@ def latencies(
 
 
 def timed_words(text: str, times: Sequence[tuple[int, int]]) -> tuple[Word, ...] | None:
-    """The words of a text with their starts and ends, from the first one's start on; None unless all are timed."""
+    """Return the words of a text with their times from the first one's start; None unless all are timed."""
     texts = text.split()
     if not times or len(times) != len(texts):
         return None
@@ -99,15 +99,15 @@ def timed_words(text: str, times: Sequence[tuple[int, int]]) -> tuple[Word, ...]
 
 
 def words_since(zero: int, timed: Iterable[tuple[str, int, int]]) -> tuple[Word, ...]:
-    """Words with their starts and ends, which count from a given time."""
+    """Return words with their times counted from `zero`."""
     return tuple(Word(text, max(0, begin - zero), max(0, begin - zero, end - zero)) for text, begin, end in timed)
 
 
-# Transcripts that are sent whole, again and again
+# Transcripts that are sent whole, repeatedly
 
 
 class Flow:
-    """The place of a frame's parts in the call, and what it has begun: one utterance and one reply at most.
+    """The turns of a frame's parts; a frame begins one utterance and one reply at most.
 
     The fold sees the events of a frame only afterwards, and may know the words from elsewhere, in another turn. Notes:
     `at`, the turn that the transcript has reached; `begun`, the turn and the item of its newest utterance.
@@ -126,7 +126,7 @@ class Flow:
         self.has_reply = False
 
     def utterance(self, item: str, new_turn: Callable[[], int] | None = None) -> int | None:
-        """The turn of an utterance, for a new one that of `new_turn`; None if the frame may begin no other."""
+        """Return the turn of an utterance, `new_turn()` for a new one; None if the frame has already begun one."""
         turn = self.known.turn_of(item)
         if turn is None:
             if self.has_utterance:
@@ -138,7 +138,7 @@ class Flow:
         return turn
 
     def next_turn(self) -> int:
-        """A new turn, if the one before has an answer."""
+        """Return a new turn if the current one has an answer, else the current one."""
         return self.here if self.here and not self.is_answered(self.here) else self.newest + 1
 
     def reach(self, turn: int) -> None:
@@ -151,7 +151,7 @@ class Flow:
         return turn in self.answered or self.known.is_answered(turn)
 
     def reply(self, item: str) -> int | None:
-        """The turn of a reply; None if the frame may begin no other."""
+        """Return the turn of a reply; None if the frame has already begun one."""
         reply = self.known.reply(item)
         if reply is None:
             if self.has_reply:
@@ -166,14 +166,14 @@ WORDS, NOT_SPACE = re.compile(r"\S+"), re.compile(r"\S")
 
 
 def plain(text: str) -> str:
-    """A text with single spaces."""
+    """Return a text with single spaces."""
     return " ".join(text.split())
 
 
 def end_of_beginning(text: str, beginning: str) -> int | None:
-    """Return where a text continues after its beginning; None where it begins otherwise. White space counts as runs.
+    """Return where a text continues after `beginning`; None if it begins otherwise. All white space is equal.
 
-    It costs what the shorter of the two does: small frames come again and again about a long text.
+    The cost is that of the shorter text, because small frames often update a long text.
     """
     if text.startswith(beginning):
         return len(beginning)
@@ -191,13 +191,13 @@ def begins(text: str, beginning: str) -> bool:
 
 
 def completed(heard: str, full: str) -> str:
-    """A text as it was heard, and what of the full text comes after it; only the first, where the full one is other."""
+    """Return a heard text with the rest of the full text; only the heard text if the full one begins otherwise."""
     end = end_of_beginning(full, heard)
     return heard if end is None else heard + full[end:].rstrip()
 
 
 def newest_noted(noted: list[Any], count: int) -> list[Any]:
-    """The newest few of what is noted, as far as they fit; always the newest."""
+    """Return the newest `count` notes, fewer if they are too large, but always the newest."""
     kept = noted[-count:]
     while len(kept) > 1 and len(msgspec.json.encode(kept)) > MAX_NOTED:
         del kept[0]

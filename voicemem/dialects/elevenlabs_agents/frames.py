@@ -1,9 +1,9 @@
-"""The frames of ElevenLabs Agents that are kept, and their fields.
+"""The kept frames of ElevenLabs Agents, and their fields.
 
-Events have numbers, which begin again in each conversation: an app that connects again has several in one session. So
-they are not the ids of frames; `translation` leaves out what comes twice. Audio is counted, and the times of its
-characters become those of its words. Frames of the webhook's transcript, which `frames` makes, are kept too. What
-configures the agent, who calls, and what the app tells the LLM is not.
+Event numbers begin again in each conversation, and an app that reconnects has several conversations in one session. So
+they are not frame ids; `translation` ignores repeats. Audio is counted, and the times of its characters become word
+times. Frames of the webhook's transcript, made by `frames`, are kept too. Agent settings, the caller, and the app's
+texts for the LLM are not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,18 +18,18 @@ from voicemem.protocol.types import SPACELESS, JsonObject
 ITEM = "post_call_transcription.item"
 """One item of a webhook's transcript."""
 ENDED = "post_call_transcription.ended"
-"""The end of the call, as the webhook says it."""
+"""The end of the call, from the webhook."""
 SIGNATURE = "elevenlabs-signature"
 TOLERANCE_S = 30 * 60
-"""How old or new a signature may be, as in ElevenLabs' own SDK."""
+"""How far from now a signature's time may be, as in ElevenLabs' own SDK."""
 TRANSCRIPT = "post_call_transcription"
 RUNNING = "initiated", "in-progress", "processing"
-"""The `status` of conversations whose transcript is not whole."""
+"""The `status` of conversations whose transcript is not complete."""
 ALIGNED = ("chars", "char_start_times_ms", "char_durations_ms")
 
 
 def counted(frame: JsonObject) -> JsonObject:
-    """A frame of audio as a count, with the times of its words. Raises `MalformedFrame`."""
+    """Reduce an audio frame to a byte count and the times of its words. Raises `MalformedFrame`."""
     if AUDIO_BYTES in frame:
         return frame
     event = require_object(frame.get("audio_event"))  # type: ignore[arg-type]
@@ -46,9 +46,9 @@ def counted(frame: JsonObject) -> JsonObject:
 
 
 def words_of(times: Iterable[tuple[Any, Any, Any]]) -> list[tuple[str, int, int]]:
-    """The words of a piece of audio, each with the white space after it, from characters and their times.
+    """Return the words of a piece of audio, each with the white space after it, from characters and their times.
 
-    A character without a time is of the one before it.
+    A character without a time has that of the one before it.
     """
     words: list[tuple[str, int, int]] = []
     for char, start, duration in times:
@@ -58,7 +58,7 @@ def words_of(times: Iterable[tuple[Any, Any, Any]]) -> list[tuple[str, int, int]
         if not isinstance(char, str):
             continue
         if words and not begins_word(text, char):
-            # White space after a word is not part of the time that it takes to say it.
+            # White space after a word does not count as speaking time.
             words[-1] = (text + char, first_ms, max(last_ms, end_ms) if char.strip() else last_ms)
         elif char:
             words.append((char, begin_ms, end_ms))
@@ -66,7 +66,7 @@ def words_of(times: Iterable[tuple[Any, Any, Any]]) -> list[tuple[str, int, int]
 
 
 def begins_word(before: str, text: str) -> bool:
-    """Return whether a text begins another word than the one before it; in a script without spaces, each character."""
+    """Return whether a text begins a new word; in a script without spaces, each character does."""
     if not text or text[0].isspace() or category(text[0]).startswith("M"):
         return False
     return before[-1:].isspace() or bool(SPACELESS.match(before[-1:]) or SPACELESS.match(text))
@@ -135,7 +135,7 @@ Data = record(
 
 
 def frames(body: JsonObject) -> Iterator[JsonObject]:
-    """One frame for each item of the transcript, and one for the end; nothing for other webhooks.
+    """Yield one frame for each item of the transcript, and one for the end; none for other webhooks.
 
     Raises `MalformedFrame`.
     """
@@ -161,7 +161,7 @@ def frames(body: JsonObject) -> Iterator[JsonObject]:
 
 
 def webhook_of(saved: JsonObject) -> JsonObject | None:
-    """The webhook after a conversation as the API shows it."""
+    """Return the webhook of a finished conversation from the API's form of it."""
     if "type" in saved or "conversation_id" not in saved:
         return saved
     is_over = saved.get("status") not in RUNNING and saved.get("transcript")
@@ -174,10 +174,10 @@ Correction = record("original_agent_response corrected_agent_response", event_id
 Audio = typed(
     audio_bytes=int,
     event_id=optional(int),
-    # Pieces of the text, each a word with the white space after it, and its times from the start of this audio.
+    # Words with the white space after them, and their times from the start of this audio.
     words=optional(list[tuple[str, int, int]]),
 )
-"""It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
+"""It has no id: counting a repeat only shifts an estimate, but ids would take memory."""
 LATENCIES = {
     "convai_llm_service_ttfb": "llm_ttft",
     "convai_llm_service_ttf_sentence": "llm_ttfs",
@@ -185,7 +185,7 @@ LATENCIES = {
     "convai_asr_trailing_service_latency": "asr_ttlw",
     "convai_ttf_audio_since_silence": "e2e",
 }
-"""ElevenLabs' names of latencies, in seconds, and ours."""
+"""ElevenLabs' names of latencies (in seconds), and ours."""
 STATED: dict[str, Any] = dict.fromkeys(LATENCIES, optional(record(elapsed_time=optional(float))))
 Measured = record(**STATED)
 Item = typed(
@@ -201,4 +201,4 @@ Item = typed(
     conversation_turn_metrics=optional(record("", Measured, metrics=optional(Measured))),
     agent_metadata=optional(record("agent_id?")),
 )
-"""An item of the transcript after the call; `ts` and `until` are when it and the next began, Unix ms."""
+"""An item of the transcript after the call; `ts` and `until` are the starts of it and of the next, Unix ms."""

@@ -1,6 +1,6 @@
-"""The items of a conversation, by the numbers of events, in their order; and the transcript after the call.
+"""The items of a conversation by event number, in order; and the transcript after the call.
 
-That is all of a call, or what is exact about one that was heard live.
+The transcript is a whole call, or makes a call that was heard live exact.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from voicemem.protocol.events import Asr, Interrupt, LlmDone, MessageEvent, Sess
 from voicemem.protocol.types import JsonObject
 
 MAX_SAID = 500
-"""Items whose order is remembered, for the webhook after the call."""
+"""The most items whose order is kept for the webhook after the call."""
 RECENT = 16
-"""How many of the newest items are looked through for a reply."""
+"""How many of the newest items are searched for a reply."""
 ELLIPSES = ("...", "…")
 USUAL_REASON = "ended"
 MAX_PASSED = 20
-"""How many live items are looked through for the one of the transcript's next."""
+"""How many live items are searched for the transcript's next item."""
 
 
 def said_text(item: str, known: Known) -> str | None:
@@ -28,14 +28,14 @@ def said_text(item: str, known: Known) -> str | None:
 
 
 def item_of(letter: str, event: int, known: Known, conversation: str | None = None) -> str:
-    """The item of an event: of the newest conversation, or of the one of this id."""
+    """Return the item of an event in the newest conversation, or in the one with this id."""
     numbers: dict[str, int] = known.notes.get("conversations") or {}
     number = max(numbers.values(), default=1) if conversation is None else numbers.get(conversation, 1)
     return f"{letter}{event}" if number == 1 else f"{letter}{number}.{event}"
 
 
 def add_said(item: str, known: Known, answer: str | None = None) -> None:
-    """Note that something was said; a transcript that comes late is before its answer."""
+    """Note a spoken item; a late transcript is placed before its answer."""
     said = known.notes.get("said") or []
     if item not in said[-RECENT:]:
         place = said.index(answer) if answer in said[-RECENT:] else len(said)
@@ -43,7 +43,7 @@ def add_said(item: str, known: Known, answer: str | None = None) -> None:
 
 
 def replies(known: Known) -> Iterator[str]:
-    """The items of the newest replies, the newest first."""
+    """Yield the items of the newest replies, the newest first."""
     said = known.notes.get("said") or []
     return (item for item in reversed(said[-RECENT:]) if not item.startswith("u"))
 
@@ -53,12 +53,12 @@ def newest_reply(known: Known) -> KnownReply | None:
 
 
 def stated_ts(ts: int, known: Known) -> int | None:
-    """The time of a frame, where it is the time at which it was sent."""
+    """Return the time of a frame, if it is the time of sending."""
     return ts if known.has_clock else None
 
 
 def without_ellipsis(heard: str, original: str) -> str:
-    """The text of a correction as far as it was spoken: "..." behind it stands for what was not, unless it is there."""
+    """Return the spoken text of a correction, without its final "..." for the unspoken rest."""
     if original.startswith(heard):
         return heard
     for ellipsis in ELLIPSES:
@@ -71,7 +71,7 @@ def without_ellipsis(heard: str, original: str) -> str:
 
 
 def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
-    """One item of the transcript: put onto the live one of its event or text, else said here."""
+    """Handle an item of the transcript: it corrects the live item with its event or text, else it is new."""
     end_stream(frame, known)
     text = (frame.get("message") or "").strip()
     if text and not frame.get("ignored_as_backchannel"):
@@ -83,7 +83,7 @@ def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEve
 
 
 def end_stream(frame: JsonObject, known: Known) -> None:
-    """Note that the live stream of a conversation says nothing new from here on."""
+    """Note that the live stream of a conversation is over: later live frames are ignored."""
     if known.notes.get("over") != frame["conversation_id"]:
         known.note("over", frame["conversation_id"])
 
@@ -116,25 +116,25 @@ def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent
     agent = frame.get("agent_metadata", {}).get("agent_id")
     if reply is None:
         yield LlmDone(item=item, text=original, turn_id=known.turn_of_answer(item), agent=agent)
-    elif agent is not None:  # the times of a live one are finer than the webhook's
+    elif agent is not None:  # a live reply has finer times than the webhook
         yield LlmDone(item=item, agent=agent, ts=reply.begun)
     heard = without_ellipsis(text, original)
     if frame.get("interrupted") and heard != original:
         ended = None if reply is None else reply.ended
-        # `more`: by the clock it may have been over, and the vendor knows better.
+        # `more`: the clock may say that it was over, but the vendor knows better.
         yield Interrupt(item=item, heard_text=heard, more=True, ts=frame.get("until") if ended is None else ended)
     yield from measure(frame, known.here if reply is None else reply.turn, None if reply is None else reply.begun)
 
 
 def measure(frame: JsonObject, turn: int | None, begun: int | None) -> Iterator[MadeEvent]:
-    """The latencies of an item's turn, which older webhooks have without `metrics`."""
+    """Yield the latencies of an item's turn; older webhooks have them without `metrics`."""
     holder = frame.get("conversation_turn_metrics", {})
     seconds = {name: one.get("elapsed_time") for name, one in holder.get("metrics", holder).items()}
     return latencies(seconds, LATENCIES, turn, frame.get("ts") if begun is None else begun, 1_000)
 
 
 def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) -> str | None:
-    """The item of the live conversation that an item of the transcript repeats, by its event, else by its text."""
+    """Return the live item that a transcript item repeats, by its event or else by its text."""
     said: list[str] = known.notes.get("said") or []
     event = frame.get("source_event_id")
     if event is not None:

@@ -1,14 +1,14 @@
 """The dialect `elevenlabs-agents`: the websocket of a conversation, and the webhook after it.
 
-The user's items are `uEVENT`, replies `aEVENT`, by the vendor's number of the event; its second answer, after a tool,
-is `aEVENT/2`, and so on. What only the webhook has is `~pINDEX`. In a second conversation they are `u2.EVENT`, and so
-on. A reply that comes before the transcript of its event keeps a place for that. Notes: `format` (bytes of audio a
-millisecond), `said` (the items of the live conversation, in order), `tentative` (the user's item that is not final),
-`parts` (the reply that came in parts), `whole` (the item under which it came again), `named` (items of replies by their
-`response_id`), `audio` (the newest reply with audio, its bytes so far and its last word), `waiting` (audio that came
-before its reply), `interrupted` (which reply, when, by which event), `called` (the turn of the newest tool call),
-`conversations` (numbers by id), `matched` (how many of `said` the webhook has passed), `over` (the conversation of
-which a webhook has come), `silent` (the user's item that has no words, as the user was silent).
+The user's items are `uEVENT`, replies `aEVENT`, by the vendor's event number; the second answer to an event, after a
+tool, is `aEVENT/2`, and so on. Items that only the webhook has are `~pINDEX`. In a second conversation they are
+`u2.EVENT`, and so on. A reply that comes before the transcript of its event reserves a place for that. Notes: `format`
+(bytes of audio a millisecond), `said` (the items of the live conversation, in order), `tentative` (the user's item that
+is not final), `parts` (the reply that came in parts), `whole` (the item under which it came again), `named` (items of
+replies by their `response_id`), `audio` (the newest reply with audio, its bytes so far and its last word), `waiting`
+(audio that came before its reply), `interrupted` (which reply, when, by which event), `called` (the turn of the newest
+tool call), `conversations` (numbers by id), `matched` (how many of `said` the webhook has passed), `over` (the
+conversation that a webhook has ended), `silent` (the user's item without words, as the user was silent).
 """
 
 from collections.abc import Generator, Iterable
@@ -38,17 +38,17 @@ from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageE
 from voicemem.protocol.types import JsonObject
 
 MAX_CALLS = 8
-"""Conversations of one session whose ids are remembered."""
+"""The most conversations of one session whose ids are kept."""
 METADATA = "conversation_initiation_metadata"
 GREETING = 1
-"""The event of what the agent says first, which answers no one."""
+"""The event of the agent's first words, which answer no one."""
 PCM_BYTES_PER_MS = 32
-"""The rate of the usual format: 16 bits at 16 kHz."""
+"""The rate of the default format: 16 bits at 16 kHz."""
 ULAW_BYTES_PER_MS = 8
 MAX_WAITING_WORDS = 100
-"""Words whose audio came before their reply; the times of further ones are lost."""
+"""The most words whose audio came before their reply; the times of further ones are lost."""
 MAX_PLAYING = 8
-"""Replies of one turn that may wait to be played."""
+"""The most replies of one turn that may wait to be played."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -74,7 +74,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame; the transcript after the call has what comes of the live one after that."""
+    """Return the events of one frame; live frames after the transcript's webhook are ignored."""
     is_late = "over" in known.notes and frame["type"] not in (METADATA, frames.ITEM, frames.ENDED)
     return () if is_late else translate_live(frame, ts, known)
 
@@ -107,20 +107,20 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     turn, place = turn_of_words(item, known), place_before_answer(item, known)
     yield from withdraw_tentative(item, known)
     known.note("tentative", None)
-    if "cut" in known.notes.get("waiting", ()):  # what was interrupted without its text will have none
+    if "cut" in known.notes.get("waiting", ()):  # audio that was interrupted before its text will have none
         known.note("waiting", None)
     add_said(item, known, answer=f"a{(place or item)[1:]}")
     yield Asr(item=item, text=event["user_transcript"], final=True, turn_id=turn)
 
 
 def turn_of_words(item: str, known: Known) -> int | None:
-    """The turn for what the user says; None where it has its turn already."""
+    """Return the turn for the user's words; None if they already have one."""
     place = place_before_answer(item, known)
     return known.turn_of_speech(item) if place is None else known.turn_of(place)
 
 
 def place_before_answer(item: str, known: Known) -> str | None:
-    """The place that the first reply of a later event has kept for words, which come late: numbers grow with time."""
+    """Return the place that a later event's first reply has reserved for late words: event numbers grow with time."""
     if known.turn_of(item) is not None:
         return None
     places = (f"u{reply[1:].split('/')[0]}" for reply in replies(known) if reply.startswith("a"))
@@ -134,13 +134,13 @@ def is_free_after(place: str, item: str, known: Known) -> bool:
 
 
 def number_of(item: str) -> tuple[str, int]:
-    """The conversation and the event of an item."""
+    """Return the conversation and the event of an item."""
     conversation, _, event = item[1:].rpartition(".")
     return conversation, int(event)
 
 
 def withdraw_tentative(item: str, known: Known) -> Made:
-    """Withdraw a text that was tentative under the number of another event and is said again under this one."""
+    """Withdraw a tentative text of another event that is repeated under this one."""
     tentative = known.notes.get("tentative")
     if tentative is not None and tentative != item:
         yield Asr(item=tentative, text="", final=True)
@@ -171,7 +171,7 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def finish_reply(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A reply, all of it: it may have come in parts, also under the number of another event, or not be the first."""
+    """Handle a whole reply, which may have come in parts, even under another event number, or not be the first."""
     event = frame["agent_response_event"]
     first, text = item_of("a", event["event_id"], known), event["agent_response"].strip()
     id = event.get("response_id")
@@ -187,7 +187,7 @@ def finish_reply(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def unnamed_answer(first: str, text: str, known: Known) -> str | None:
-    """The item of a reply that has only the number of its event; None if its text has come before."""
+    """Return the item of a reply that has only an event number; None if its text is a repeat."""
     in_parts, newest = known.notes.get("parts"), answer_of(first, known)
     if newest == in_parts:
         return newest
@@ -200,7 +200,7 @@ def unnamed_answer(first: str, text: str, known: Known) -> str | None:
 
 
 def named_answer(id: str, first: str, known: Known) -> str:
-    """The item of a reply that has a name of its own, under which it may come in parts, whole, and again."""
+    """Return the item of a reply with an id of its own, under which it may come in parts, whole, and repeated."""
     named: dict[str, str] = known.notes.get("named") or {}
     if id not in named:
         named = dict([*named.items()][-RECENT + 1 :]) | {id: next_answer(first, known)}
@@ -209,23 +209,23 @@ def named_answer(id: str, first: str, known: Known) -> str:
 
 
 def answers(first: str, known: Known) -> list[str]:
-    """The items of the replies to one event, the newest first."""
+    """Return the items of the replies to one event, the newest first."""
     return [item for item in replies(known) if item.split("/")[0] == first]
 
 
 def answer_of(first: str, known: Known) -> str:
-    """The item of the newest reply to an event."""
+    """Return the item of the newest reply to an event."""
     return next(iter(answers(first, known)), first)
 
 
 def next_answer(first: str, known: Known) -> str:
-    """The item of one more reply to an event: what comes after a tool has the same number."""
+    """Return the item of one more reply to an event: replies after a tool have the same number."""
     count = len(answers(first, known))
     return f"{first}/{count + 1}" if count else first
 
 
 def begin_reply(item: str, event: int, known: Known) -> Generator[MadeEvent, None, int | None]:
-    """Begin a reply: another of its event in the same turn, else with a place for the transcript of its event."""
+    """Begin a reply: a further one of its event in the same turn, else with a place for the transcript of its event."""
     first, utterance = known.reply(item_of("a", event, known)), item_of("u", event, known)
     add_said(item, known)
     if first is not None:
@@ -239,13 +239,13 @@ def begin_reply(item: str, event: int, known: Known) -> Generator[MadeEvent, Non
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user spoke; of what may still play by the clock, this much was heard. The app stops playing all of it."""
+    """Handle the user's interruption: replies that may still play are cut at their position by the clock."""
     newest, event = newest_reply(known), frame["interruption_event"]["event_id"]
     noted = known.notes.get("interrupted")
     if noted is not None and noted[2] == event:
         return
     waiting = known.notes.get("waiting")
-    if waiting is not None:  # its text has not come yet; without times there is nothing to say of it
+    if waiting is not None:  # its text has not come yet; without times nothing is known of it
         has_begun = known.has_clock and waiting["ts"] is not None and ts >= waiting["ts"]
         known.note("waiting", waiting | {"cut": ts} if has_begun else None)
     if newest is None:
@@ -261,7 +261,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def correct(frame: JsonObject, ts: int, known: Known) -> Made:
-    """State exactly what of an interrupted reply was spoken. The text says whose it is; the event's number does not."""
+    """Record the exact spoken text of an interrupted reply, found by its text, as the event number is unreliable."""
     event = frame["agent_response_correction_event"]
     original = event["original_agent_response"].strip()
     heard = without_ellipsis(event["corrected_agent_response"].strip(), original)
@@ -273,18 +273,18 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
     for item in items if heard != original else ():
         text = said_text(item, known) or original
         end = end_of_beginning(heard, text) if item != items[-1] else None
-        if end is not None:  # all of it was heard, and some of the next
+        if end is not None:  # all of it was heard, and a part of the next
             heard = heard[end:].lstrip()
             continue
         noted, interrupted_at, _ = known.notes.get("interrupted") or (None, None, None)
         at = interrupted_at if noted == item and interrupted_at is not None else stated_ts(ts, known)
-        # `more`: by the clock it may have been over, and the vendor knows better.
+        # `more`: the clock may say that it was over, but the vendor knows better.
         yield Interrupt(item=item, heard_text=heard, more=True, ts=at)
         heard = ""
 
 
 def replies_of(text: str, known: Known) -> list[str]:
-    """The reply that says a text, or those that say it one after the other, around a tool; none if no one does."""
+    """Return the reply with a text, or consecutive replies (around a tool) that make it up; empty if there are none."""
     items = [*replies(known)]
     for start, newest in enumerate(items):
         said: list[str] = []
@@ -298,7 +298,7 @@ def replies_of(text: str, known: Known) -> list[str]:
 
 
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A tool is called; of one of the vendor's side the arguments are not said."""
+    """Handle a tool call; the vendor's own tools come without arguments."""
     call = frame.get("client_tool_call") or frame["agent_tool_request"]
     known.note("called", known.here)
     if call.get("tool_type") != "client":
@@ -311,14 +311,14 @@ def answer_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     yield tool_result(answer["tool_call_id"], result, known.here, answer.get("tool_name"))
 
 
-# Audio: it may come before the text of its reply, and a word may be divided between two pieces of it
+# Audio: it may come before the text of its reply, and a word may be split between two pieces
 
 
 def begin(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Note the conversation, and how many bytes of audio are a millisecond: of `pcm_16000` 32, of `ulaw_8000` 8."""
+    """Note the conversation, and the bytes of audio a millisecond: 32 for `pcm_16000`, 8 for `ulaw_8000`."""
     event = frame["conversation_initiation_metadata_event"]
     numbers: dict[str, int] = known.notes.get("conversations", {})
-    if event["conversation_id"] not in (*numbers, known.notes.get("over")):  # it counts its events from the start
+    if event["conversation_id"] not in (*numbers, known.notes.get("over")):  # its event numbers start again
         number = max(numbers.values(), default=0) + 1
         known.note("conversations", dict([*numbers.items()][-MAX_CALLS + 1 :]) | {event["conversation_id"]: number})
         for note in ("tentative", "parts", "whole", "named", "waiting", "interrupted", "over"):
@@ -332,7 +332,7 @@ def begin(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Count the audio of the newest reply, or of the one to come if the user has spoken since."""
+    """Count the audio of the newest reply, or of the next one if the user has spoken since."""
     event, newest = frame.get("event_id"), newest_reply(known)
     reply = None if event is None else known.reply(answer_of(item_of("a", event, known), known))
     if reply is None and newest is not None and newest.turn >= known.here:
@@ -349,10 +349,10 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def audio_so_far(reply: KnownReply, rate: int, known: Known) -> tuple[int, list[object] | None]:
-    """The bytes of a reply's audio, of which `rate` are a millisecond, and its last word."""
+    """Return the bytes of a reply's audio (`rate` a millisecond), and its last word."""
     item, count, last = known.notes.get("audio") or (None, 0, None)
     if item != reply.item:
-        # Another reply's audio came in between: what is known of this one is its length.
+        # Another reply's audio came in between: only the length of this one's is known.
         return (reply.total_audio_ms or 0) * rate, None
     return count, last
 
@@ -360,7 +360,7 @@ def audio_so_far(reply: KnownReply, rate: int, known: Known) -> tuple[int, list[
 def joined_words(
     pieces: Iterable[tuple[str, int, int]], before: int, last: list[object] | None
 ) -> tuple[tuple[Word, ...], list[object] | None]:
-    """The words of a piece of audio that begins at `before`; one that the last piece began is said whole."""
+    """Return the words of a piece of audio that begins at `before`; one that the last piece began is completed."""
     words: list[Word] = []
     for text, start_ms, end_ms in pieces:
         begin_ms = before + start_ms
@@ -380,7 +380,7 @@ def wait_for_reply(frame: JsonObject, ts: int, known: Known) -> None:
     if waiting is None or "cut" in waiting:
         waiting = {"bytes": 0, "ts": stated_ts(ts, known), "words": []}
     before = waiting["bytes"] // bytes_per_ms(known)
-    if known.has_clock and waiting["ts"] is not None:  # the clock stands still in a gap
+    if known.has_clock and waiting["ts"] is not None:  # the clock pauses in a gap
         waiting = waiting | {"ts": max(waiting["ts"], ts - before)}
     pieces = [(text, before + start_ms, before + end_ms) for text, start_ms, end_ms in frame.get("words") or ()]
     words = [*waiting["words"], *pieces][:MAX_WAITING_WORDS]
@@ -405,7 +405,7 @@ def bytes_per_ms(known: Known) -> int:
 
 
 STARTED = "data/conversation_initiation_client_data"
-"""The field for what the app said of the call at its start, in the webhook."""
+"""The field in the webhook with the app's data about the call from its start."""
 KINDS: dict[str, Kind] = {
     METADATA: Kind(
         "vendor",
@@ -476,7 +476,7 @@ KINDS: dict[str, Kind] = {
     ),
 }
 translate_live = translation(KINDS)
-"""Translates a frame of a call that is not over, or of the transcript after it."""
+"""Translates a frame of a running call, or of the transcript after it."""
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
     version=9,

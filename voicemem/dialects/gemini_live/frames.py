@@ -1,9 +1,9 @@
-"""The messages of Gemini that are kept, and their fields.
+"""The kept messages of Gemini, and their fields.
 
-Their names are in camelCase as on the wire, or as in Google's Python SDK.
+Names are in camelCase as on the wire, or as in Google's Python SDK.
 
-Audio of a message is counted next to its `serverContent`, in bytes and with its sample rate. Thoughts, images, prompts,
-definitions of tools, and the handle of a resumption are not kept.
+A message's audio is counted next to its `serverContent`, in bytes and with its sample rate. Thoughts, images, prompts,
+tool definitions, and resumption handles are not kept.
 """
 
 import re
@@ -16,15 +16,15 @@ from voicemem.dialects.reading import audio_bytes, json_object, values, whole
 from voicemem.protocol.types import JsonObject
 
 MAX_BYTES = 16 * 1024 * 1024
-"""The size of a message, be it bytes or text: Gemini sends its JSON in binary messages."""
+"""The most bytes of a message, binary or text: Gemini sends its JSON in binary messages."""
 USUAL_RATE = 24_000
-"""Samples a second of Gemini's audio, of 16 bits each."""
+"""The default sample rate of Gemini's audio, with 16 bits a sample."""
 RATE = "rate"
 ONLY_AUDIO = {AUDIO_BYTES, RATE}
 CONTINUING = "IN_PROGRESS"
-"""The status with which the model says more after `turnComplete`."""
+"""The status if the model continues after `turnComplete`."""
 REPLY, SPOKEN = "reply", "spoken"
-"""The pieces that come have no names: they are those of the reply and of the utterance under way."""
+"""The keys of the current reply's and utterance's pieces, which have no ids."""
 VENDOR = {
     "serverContent",
     "toolCall",
@@ -38,12 +38,12 @@ VENDOR = {
 }
 APP = {"setup", "clientContent", "realtimeInput", "toolResponse", "contextUpdate"}
 STARTS, ENDS = ("_START", "_SOS", "yStart"), ("_END", "_EOS", "yEnd")
-"""Ends of the names of signals that the user begins to speak, and stops."""
+"""Endings of the signals that the user begins to speak, and stops."""
 PROMPT = "."
 PROMPTS = ("", PROMPT)
-"""Texts with which apps have the model speak, where Gemini wants a turn of the user's."""
+"""Texts with which apps have the model speak, if Gemini requires a turn of the user's."""
 MAX_GIVEN = 64
-"""Turns of a history that are kept, the newest."""
+"""The most turns of a history that are kept, the newest."""
 Offsets = record("startOffset? endOffset?")
 Heard = record("text? languageCode? speakerLabel?", Offsets, finished=optional(bool), words=optional(many(Offsets)))
 """A transcription of the user's words."""
@@ -73,7 +73,7 @@ Message = record(
     voiceActivityDetectionSignal=optional(record("vadSignalType?")),
     toolResponse=optional(record(functionResponses=optional(many(record("name? id?", response=ANYTHING))))),
 )
-"""One message; of audio that was counted, `audio_bytes` and `rate` are next to it."""
+"""One message; if it had audio, `audio_bytes` and `rate` are added."""
 IN_MESSAGES = {
     *("mimeType", "inlineData", "functionCalls", "functionResponses", "sessionId"),
     *("startOffset", "endOffset", "speakerLabel", "languageCode"),
@@ -81,15 +81,15 @@ IN_MESSAGES = {
 }
 NAMES = VENDOR | APP | IN_MESSAGES | {*ServerContent.__struct_fields__}
 CAMEL = {re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name): name for name in NAMES}
-"""The names of the Python SDK, and those of the wire."""
+"""The Python SDK's names, and the wire's."""
 DEPTH = 8
-"""How deep a message has names of its own."""
+"""The depth to which names of a message are converted."""
 FREE = ("args", "response")
-"""Fields of a tool's call and answer whose names are the app's."""
+"""Fields of tool calls and results whose content has the app's own names."""
 
 
 def in_camel_case(value: Any, depth: int = DEPTH) -> Any:
-    """A message with the names of the wire, without what is null."""
+    """Return a message with the wire's names, without nulls."""
     if not depth:
         return value
     if isinstance(value, dict):
@@ -139,7 +139,7 @@ def sender_of(raw: JsonObject) -> Side:
 
 
 def server_content(raw: JsonObject) -> JsonObject:
-    """Return what the model and the recogniser say, without what is empty."""
+    """Return the words of the model and the recogniser, without empty fields."""
     content: JsonObject = {}
     for name in ("inputTranscription", "interimInputTranscription", "outputTranscription"):
         said = {key: value for key, value in raw.get(name, {}).items() if value}
@@ -156,7 +156,7 @@ def server_content(raw: JsonObject) -> JsonObject:
 
 
 def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
-    """Return how much audio there is in a message, if any. Raises `MalformedFrame`."""
+    """Return the bytes of audio in a message, if any, and their rate. Raises `MalformedFrame`."""
     count, rate = 0, USUAL_RATE
     if AUDIO_BYTES in raw:
         count = audio_bytes(raw, AUDIO_BYTES)
@@ -172,7 +172,7 @@ def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
 
 
 def activity(message: JsonObject) -> JsonObject:
-    """Return signals that the user begins to speak or stops: the model's, or the app's where it detects that itself."""
+    """Return signals that the user begins to speak or stops: the model's, or the app's if it detects speech itself."""
     said = {name: message[name] for name in ("voiceActivity", "voiceActivityDetectionSignal") if message.get(name)}
     sent = message.get("realtimeInput", {})
     own: JsonObject = {name: {} for name in ("activityStart", "activityEnd") if sent.get(name) is not None}
@@ -180,7 +180,7 @@ def activity(message: JsonObject) -> JsonObject:
 
 
 def speaks(frame: JsonObject) -> bool | None:
-    """Return whether a message says that the user speaks from now on, or is silent; None if neither."""
+    """Return whether a message signals that the user begins to speak (True) or stops (False); None if neither."""
     signals = (*frame.get("voiceActivity", {}).values(), *frame.get("voiceActivityDetectionSignal", {}).values())
     signals += (*frame.get("realtimeInput", {}),)
     if any(one.endswith(STARTS) for one in signals):
@@ -189,9 +189,9 @@ def speaks(frame: JsonObject) -> bool | None:
 
 
 def given_text(message: JsonObject) -> JsonObject:
-    """Return the user's words as the app sends them; of turns that it adds as the model's only that there are any.
+    """Return the texts that the app sends as the user's; of turns that it adds as the model's, only their existence.
 
-    A turn that is complete without any words only has the model speak.
+    A complete turn without words only has the model speak.
     """
     text = message.get("realtimeInput", {}).get("text")
     if text:
@@ -210,7 +210,7 @@ def given_text(message: JsonObject) -> JsonObject:
 
 
 def given_texts(frame: JsonObject) -> list[str | None]:
-    """The texts of the turns that an app adds; None for one that it adds as the model's."""
+    """Return the texts of the turns that an app adds; None for one that it adds as the model's."""
     turns = frame.get("clientContent", {}).get("turns", ())
     if frame.get("realtimeInput", {}).get("text"):
         turns = [{"parts": [frame["realtimeInput"]]}]
@@ -248,6 +248,6 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 
 def offset_ms(offset: str | None) -> int | None:
-    """A time from the start of the audio; None for what is not one."""
+    """Parse a time from the start of the audio; None if it is not one."""
     match = SECONDS.fullmatch(offset or "")
     return None if match is None else round(float(match[1]) * 1000)

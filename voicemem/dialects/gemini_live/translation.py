@@ -1,23 +1,22 @@
 """The dialect `gemini-live`: the messages of Gemini's Live API.
 
-There are no ids. What the user says and what the model answers is an exchange n, up to `turnComplete`: `~uN` and `~aN`.
-What the model says after a call of a tool is another reply, `~aN.1` and so on.
+There are no ids. The user's words and the model's answer, up to `turnComplete`, are an exchange n: `~uN` and `~aN`.
+The model's words after a tool call are another reply, `~aN.1` and so on.
 
-Transcriptions come in no order with what the model says: a place is kept for the user's words when the model begins
-before any have come. When the model has generated all, words of an utterance that has a text are the next one's.
+Transcriptions and the model's words come in no fixed order: a place is reserved for the user's words if the model
+begins before they come. Once the model has generated all, words after an utterance with a text belong to the next one.
 
-Notes: `exchange` (n), `part` (of its reply), `tool` (a tool was called since that began), `begun` (the model has
-begun in it), `turn` (that of its reply), `generated` and `cut` (what happened to it since; when), `written` (its text
-is that of `modelTurn`), `paused` (a transcription of its words was finished), `ahead` (the user's words are those of
-the next exchange), `late` (they came after the reply), `said` (characters of the user's words that are not interim),
-`finished` (the item of which a transcription was finished), `answered` (the model has begun since the last
-utterance), `prompted` (the model continues without being spoken to, after a text or the result of a tool; a number:
-in that turn), `resumed` (another connection has begun in this exchange), `bytes` (of the reply's audio), `wordless`
-(when that began before any words of it, until when it plays, and how long it is), `timed` (the offset at which its
-first word begins, and where the last one ends), `late_of` (the reply of the exchange before, when it was cut or over,
-in the latter case its turn, and when its words were made), `missing` (the user's item of which no words had come when
-its exchange ended, and when that was; not of the first, where the agent may have greeted), `spoken`, `given`, `found`
-(`give`).
+Notes: `exchange` (n), `part` (of its reply), `tool` (a tool was called since the part began), `begun` (the model has
+begun in it), `turn` (of its reply), `generated` and `cut` (the reply's end, and when), `written` (its text is that of
+`modelTurn`), `paused` (a transcription of its words was finished), `ahead` (the user's words belong to the next
+exchange), `late` (they came after the reply), `said` (characters of the user's words that are not interim), `finished`
+(the item with a finished transcription), `answered` (the model has begun since the last utterance), `prompted` (the
+model continues without speech, after a text or a tool result; a number: in that turn), `resumed` (another connection
+has begun in this exchange), `bytes` (of the reply's audio), `wordless` (audio before any words: its start, when it will
+have been played, and its length), `timed` (the offset of the reply's first word, and the end of the last one),
+`late_of` (the reply of the previous exchange, when it was cut or over, in the latter case its turn, and when its words
+were made), `missing` (the user's item without words at the end of its exchange, and when that was; not in the first
+exchange, where the agent may have greeted), `spoken`, `given`, `found` (`give`).
 """
 
 from collections.abc import Iterable
@@ -34,20 +33,20 @@ OF_EXCHANGE = (
     *("ahead", "begun", "turn", "generated", "cut", "late", "bytes"),
     *("part", "tool", "written", "paused", "resumed", "timed", "wordless"),
 )
-"""Notes that are about the exchange under way."""
+"""Notes about the current exchange."""
 ANSWERED = "answered"
 LATE_MS = 300
-"""So long after an interruption, or an exchange, words of its reply may come, though the user's next are known."""
+"""How long after an interruption or an exchange words of its reply may come, even after the user's next words."""
 MISSING_MS = 500
-"""So long after a reply was played words may come of what it answers: no one has said anything new by then."""
+"""How long after a reply was played the words that it answers may come: no one has said anything new by then."""
 MAX_PARTS = 16
-"""Replies of one exchange that may wait to be played."""
+"""The most replies of one exchange that may wait to be played."""
 OFF_COURSE = {"cut", "generated", "tool", "written", "paused", "resumed"}
-"""Notes with which the reply under way is not simply continued."""
+"""Notes with which the current reply is not simply continued."""
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one message. Most are audio or words of a reply that is under way, so these come first."""
+    """Return the events of one message. Most are audio or words of the current reply, so these are checked first."""
     notes = known.notes
     if "begun" in notes and OFF_COURSE.isdisjoint(notes):
         if frame.keys() == frames.ONLY_AUDIO:
@@ -72,7 +71,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def say_late(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A message after the end of an exchange: words without audio that come at once are of its reply."""
+    """Handle a message after the end of an exchange: words without audio that come at once belong to its reply."""
     item, ended, turn, since = known.notes["late_of"]
     content: JsonObject = frame.get("serverContent", {})
     text = output_of(content, known)[0].get("text")
@@ -101,7 +100,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     answers = has_text or has_audio or "modelTurn" in content or "toolCall" in frame
     if answers or is_heard:
         yield from settle_connection(is_heard, known)
-    if answers and is_next(ts, known):  # another reply, though the end of the one before was not sent
+    if answers and is_next(ts, known):  # another reply, although the end of the previous one was not sent
         yield from end_exchange(known, played=False)
     begins = answers and not known.notes.get("begun")
     are_next = cut and not begins  # a message begins one utterance at most
@@ -129,7 +128,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def output_of(content: JsonObject, known: Known) -> tuple[JsonObject, bool]:
-    """Return what the model says, and whether that is a transcription, which counts more than its own text."""
+    """Return the model's words, and whether they are a transcription, which takes precedence over its own text."""
     transcription: JsonObject = content.get("outputTranscription", {})
     if transcription:
         return transcription, True
@@ -140,7 +139,7 @@ def output_of(content: JsonObject, known: Known) -> tuple[JsonObject, bool]:
 
 
 def is_next(ts: int, known: Known) -> bool:
-    """Return whether the model answers what the user said after its reply; late words are still that reply's."""
+    """Return whether the model answers the user's words after its last reply; late words still belong to that one."""
     if known.turn_of(f"~u{exchange(known) + 1}") is None:
         return False
     cut = known.notes.get("cut")
@@ -148,7 +147,7 @@ def is_next(ts: int, known: Known) -> bool:
 
 
 def settle_connection(is_heard: bool, known: Known) -> Made:
-    """Settle a new connection once someone speaks: the model may continue its reply, the user begins an exchange."""
+    """Settle a new connection once someone speaks: the model may continue its reply; the user begins an exchange."""
     is_resumed, typed = known.notes.get("resumed"), [*known.settle_given()]
     known.note("resumed", None)
     has_begun = known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None
@@ -160,7 +159,7 @@ def settle_connection(is_heard: bool, known: Known) -> Made:
 
 
 def say(said: JsonObject, known: Known, is_transcribed: bool = True) -> Made:
-    """Add to what the model says. A transcription may come again whole, or after the text of the model's turn."""
+    """Add to the model's words. A transcription may be repeated whole, or follow the text of the model's turn."""
     text, item = said.get("text", ""), reply_item(known)
     reply = known.reply(item)
     again = None
@@ -186,7 +185,7 @@ def say(said: JsonObject, known: Known, is_transcribed: bool = True) -> Made:
 
 
 def made_at(reply: KnownReply | None, known: Known) -> int | None:
-    """Return when words were made that come after the interruption of their audio; None for others."""
+    """Return when words were spoken that come after the interruption of their audio; None for others."""
     cut, wordless = known.notes.get("cut"), known.notes.get("wordless")
     if cut is None or not known.has_clock:
         return None
@@ -195,13 +194,13 @@ def made_at(reply: KnownReply | None, known: Known) -> int | None:
 
 
 def span_of(word: JsonObject) -> tuple[int, int] | None:
-    """The beginning and end of a word; None unless both are stated."""
+    """Return the start and end of a word; None unless both are stated."""
     begin, end = frames.offset_ms(word.get("startOffset")), frames.offset_ms(word.get("endOffset"))
     return None if begin is None or end is None else (begin, end)
 
 
 def time_words(raw: Iterable[JsonObject], item: str, known: Known) -> Made:
-    """Words of a reply with their times, which count from its first word on."""
+    """Yield the words of a reply with their times, counted from its first word."""
     timed = [(one["word"], *span) for one in raw if one.get("word") and (span := span_of(one)) is not None]
     if timed:
         zero, last = known.notes.get("timed") or (timed[0][1], 0)
@@ -211,7 +210,7 @@ def time_words(raw: Iterable[JsonObject], item: str, known: Known) -> Made:
 
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
-    """Return where a reply stood at a time; where no audio was seen, by the times of its words."""
+    """Return the playback of a reply at a time; without audio, by the times of its words."""
     by_audio, timed = reply.playing_at(ts), known.notes.get("timed")
     if timed is None or reply.total_audio_ms is not None or reply.item != reply_item(known):
         return by_audio
@@ -219,7 +218,7 @@ def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
 
 
 def divide(has_audio: bool, has_text: bool, known: Known) -> Made:
-    """After a call of a tool the model says another reply; words of audio that came before it may be late."""
+    """Begin another reply after a tool call; but words of earlier audio may be late."""
     is_over = has_audio or (has_text and (not known.notes.get("bytes") or known.notes.get("tool") == ANSWERED))
     if is_over and known.notes.get("tool"):
         yield from known.complete(reply_item(known))
@@ -243,14 +242,14 @@ def reply_item(known: Known) -> str:
 
 
 def parts_unheard(known: Known) -> list[str]:
-    """The replies of the exchange that may still be played: the newest, and those before it."""
+    """Return the replies of the exchange that may still be played: the newest, and earlier ones."""
     name, newest = f"~a{exchange(known)}", reply_item(known)
     replies = (reply.item or "" for reply in islice(known.open_replies(), MAX_PARTS))
     return [newest, *(item for item in replies if item != newest and item.split(".")[0] == name)]
 
 
 def end_exchange(known: Known, played: bool, has_text: bool = False, ts: int | None = None) -> Made:
-    """End an exchange. Where the user did not interrupt, Gemini has waited until all was played."""
+    """End an exchange. If the user did not interrupt, Gemini waited until all was played."""
     if known.notes.get("begun"):
         yield from generated(has_text, known)
         for item in parts_unheard(known) if played and "cut" not in known.notes else ():
@@ -266,7 +265,7 @@ def end_exchange(known: Known, played: bool, has_text: bool = False, ts: int | N
 
 
 def note_late(ts: int | None, known: Known) -> None:
-    """An exchange ends, at a time if all was played: words of its reply may still come."""
+    """Note the end of an exchange, with a time if all was played: words of its reply may still come."""
     cut, late = known.notes.get("cut"), None
     if cut is not None and known.has_clock:
         late = [reply_item(known), cut, None, cut]
@@ -277,7 +276,7 @@ def note_late(ts: int | None, known: Known) -> None:
 
 
 def note_missing(ts: int, known: Known) -> None:
-    """An exchange ends, of which the user's words may still come."""
+    """Note the end of an exchange whose user's words may still come."""
     item = f"~u{exchange(known)}"
     segment = known.segment(item)
     is_missing = known.here > 1 and known.has_clock and segment is not None and not segment.text
@@ -285,7 +284,7 @@ def note_missing(ts: int, known: Known) -> None:
 
 
 def hear(heard: JsonObject, interim: str, final: bool, ts: int, known: Known) -> Made:
-    """Add to the user's words, of which a transcription may come again whole."""
+    """Add to the user's words; a transcription may be repeated whole."""
     item = f"~u{exchange(known)}"
     missing, since = known.notes.get("missing") or (item, None)
     if since is not None and not interim and not final and ts - since <= MISSING_MS:
@@ -323,14 +322,14 @@ def hear(heard: JsonObject, interim: str, final: bool, ts: int, known: Known) ->
 
 
 def heard_words(heard: JsonObject) -> tuple[Word, ...] | None:
-    """The words of a transcription with their times from its first word on, where it times each of them."""
+    """Return the words of a transcription with their times from its first word; None unless all are timed."""
     raw = heard.get("words") or ()
     spans = [span for one in raw if (span := span_of(one)) is not None]
     return timed_words(heard.get("text", ""), spans) if len(spans) == len(raw) else None
 
 
 def type_texts(added: list[str | None], ts: int, known: Known) -> Made:
-    """Turns that the app adds: history, until someone speaks over a connection; then the last is typed, if a user's."""
+    """Handle turns that the app adds: history until someone speaks on a connection; then a last user turn was typed."""
     if frames.is_prompt(added[-1]):
         if known.notes.get("resumed") and known.notes.get("begun"):
             yield from end_exchange(known, played=False)
@@ -348,12 +347,12 @@ def type_texts(added: list[str | None], ts: int, known: Known) -> Made:
 
 
 def new_turn(known: Known) -> int:
-    """The turn of a new utterance: the same while no one has answered."""
+    """Return the turn of a new utterance: the same one until it is answered."""
     return known.next_turn if known.notes.get("answered") else known.utterance_turn()
 
 
 def settle_words(known: Known) -> Made:
-    """Make the user's words final: nothing more of them is expected."""
+    """Make the user's words final: no more are expected."""
     item = f"~u{exchange(known)}"
     segment = known.segment(item)
     if segment is not None and segment.text and not segment.final:
@@ -362,7 +361,7 @@ def settle_words(known: Known) -> Made:
 
 
 def begin(is_heard: bool, known: Known) -> Made:
-    """The model begins: what the user has said is final, and what is still to be recognised has its place."""
+    """Handle the model's start: the user's words are final, and words still to be recognised get a place."""
     item = f"~u{exchange(known)}"
     turn = known.turn_of(item)
     if known.notes.get("prompted"):
@@ -380,7 +379,7 @@ def begin(is_heard: bool, known: Known) -> Made:
 
 
 def generated(has_text: bool, known: Known) -> Made:
-    """The model has said all; `has_text`: also in this message."""
+    """Handle the end of the model's generation; `has_text`: this message has more of its words."""
     item = reply_item(known)
     reply = known.reply(item)
     if has_text or (reply is not None and not reply.complete):
@@ -399,14 +398,14 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> MadeEvent:
 
 
 def measure(known: Known) -> Made:
-    """Say again how long the audio is: it comes before its words, and all that have come by now belong to it."""
+    """Report the audio's length again: audio comes before its words, so all words so far belong to it."""
     reply = known.reply(reply_item(known))
     if reply is not None and known.has_clock and reply.total_audio_ms is not None:
         yield Tts(item=reply.item, total_audio_ms=reply.total_audio_ms)
 
 
 def interrupt(ts: int, known: Known) -> Made:
-    """The user interrupts what the model says; before it says anything there is nothing to cut."""
+    """Handle the user's interruption of the model; before its first words there is nothing to cut."""
     if known.notes.get("begun") and not known.notes.get("cut"):
         known.note("cut", ts)
         if not known.notes.get("ahead"):
@@ -440,7 +439,7 @@ def tool_results(frame: JsonObject, known: Known) -> Made:
 
 
 def cancel_tools(ids: Iterable[str], known: Known) -> Made:
-    """The model does not want the results of these calls any more, since the user interrupted."""
+    """Handle tool calls whose results the model no longer needs, because the user interrupted."""
     turn = known.notes.get("turn", known.here)
     for id in ids:
         yield ToolResult(id=f"cancelled:{id}", call_id=id, result={"error": "cancelled"}, turn_id=turn)
