@@ -1,14 +1,13 @@
 """The dialect `pipecat-rtvi`: Pipecat's RTVI messages to clients, of protocol 2.2, and of 1.x with `spoken`.
 
-A reply `~rN` is the segments up to the next request to the LLM, joined by a space.
+A reply `~rN` is the segments up to the next LLM request, joined by spaces.
 
-Notes: `reply` (number of the newest reply), `turn` (that of its LLM request), `llm` (whether the LLM generates it),
-`segments` (the newest segments: number of the reply, and where in its text they begin), `heard` (characters of the
-newest reply that were heard, where no segment says so), `utterance` (number of the open or last utterance), `input`
-(whether `user-input` comes), `speaking` (whether audio is played), `words` (whether the TTS has word times), `cut`
-(when a reply was cut, until the user or the bot speaks), `output` (whether `bot-output` comes), `held` (sentences that
-may come as `bot-output` too), `spoke` (when the user began to speak while they were spoken), `voice` (when a voice
-began whose text has not come), `vad` (whether the detection of speech comes).
+Notes: `reply` (number of the newest reply), `turn` (of its LLM request), `llm` (the LLM is generating it), `segments`
+(the newest segments: number of the reply, and where in its text they begin), `heard` (heard characters of the newest
+reply, if no segment has them), `utterance` (number of the open or last utterance), `input` (`user-input` is sent),
+`speaking` (audio is playing), `words` (the TTS has word times), `cut` (when a reply was cut, until the user or the bot
+speaks), `output` (`bot-output` is sent), `held` (sentences that may come as `bot-output` too), `spoke` (when the user
+began to speak during them), `voice` (when a voice began whose text has not come), `vad` (speech detection is sent).
 """
 
 from collections.abc import Iterator
@@ -38,18 +37,18 @@ from voicemem.protocol.types import JsonObject
 
 LABEL = "rtvi-ai"
 SAID = "said"
-"""The words of the reply under way, which have no names."""
+"""The key of the current reply's words, which have no ids."""
 BEGINS_REPLY = ("bot-ready", "bot-llm-started", "bot-interrupted")
 MAX_SEGMENTS = 50
-"""Segments whose place in their reply is known."""
+"""The most segments whose place in their reply is kept."""
 KEYS = ("dtmf", "dtmf-input")
 DETECTED = "vad-user-stopped-speaking"
 LATE_MS = 300
-"""So long after an interruption, output that was on its way may come."""
+"""How long after an interruption earlier output may still arrive."""
 PIECES = ("word", "token")
-"""Types of output that 1.x has for parts of a segment."""
+"""1.x's types of output for parts of a segment."""
 Nothing = record()
-"""A message that only has its type."""
+"""A message with only a type."""
 UserInput = record("text input_type? user_id? msg_id? timestamp?", final=(bool, True))
 FunctionCall = record("tool_call_id function_name?", arguments=ANYTHING, args=ANYTHING)
 """`args` is 1.x's name."""
@@ -74,7 +73,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     chat = content.get("id", data.get("msg_id"))
     typed = name == "send-text" or data.get("input_type") == "chat"
     id = f"{name}/{data['tool_call_id']}" if "tool_call_id" in data else None
-    if typed:  # both sides say it
+    if typed:  # both sides send it
         id = None if chat is None else f"chat/{chat}"
     return Frame(content, id=id, ts=unix_ms(data.get("timestamp")), side=kind.side, typed=typed)
 
@@ -102,7 +101,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 
 def output_texts(data: JsonObject) -> Iterator[Text]:
-    """A segment, which comes again while it is spoken; older servers say a sentence twice, or its words."""
+    """Yield a segment's text, which is repeated while it is spoken; older servers repeat a sentence or its words."""
     if (data.get("output_type") or data.get("aggregated_by")) in PIECES:
         yield Text(data, "text", "word", item=SAID)
         return
@@ -113,11 +112,11 @@ def output_texts(data: JsonObject) -> Iterator[Text]:
     yield Text(data, "text", "sentence", item=item)
 
 
-# What it means
+# Translation
 
 
 def closed(ts: int, known: Known) -> Made:
-    """The reply that was played when the caller left; without word times its last sentence is not known."""
+    """Report the reply that played when the caller left; without word times its last sentence is unknown."""
     if "held" in known.notes:
         yield from say_held(ts, ts, known)
     elif is_amid_sentence(known):
@@ -125,20 +124,20 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A bot is there, perhaps after another: it counts its segments from the start, and says no more of the other's."""
+    """Handle a new bot, perhaps after another one: its segment numbers start again, and the other's reply is over."""
     yield from interrupt(frame, ts, known)
     for note in ("segments", "speaking", "cut"):
         known.note(note, None)
 
 
 def new_turn(known: Known) -> int:
-    """The turn of a new utterance: another one, too, where a reply is spoken that is not said yet."""
+    """Return the turn of a new utterance: a new one even if a reply is being spoken whose text has not come."""
     is_answered = "held" in known.notes and "speaking" in known.notes
     return known.next_turn if is_answered else known.utterance_turn()
 
 
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Reserve the place of what the user says, since its text may come after the answer has begun."""
+    """Reserve the place of the user's words, because their text may come after the answer has begun."""
     if "held" in known.notes and known.notes.get("speaking"):
         known.note("spoke", ts)
     item = f"~u{known.notes.get('utterance', 0)}"
@@ -148,13 +147,13 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
         known.note("utterance", number)
         item = f"~u{number}"
         yield Asr(item=item, text="", turn_id=known.turn_of_speech(item, new_turn(known)))
-    elif not segment.text:  # a noise, or "uh-huh", had been taken for the beginning
+    elif not segment.text:  # a noise or "uh-huh" was mistaken for the beginning
         yield Asr(item=item, text="", final=True)
         yield Asr(item=item, text="")
 
 
 def stop_speech(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user stopped speaking: where its detection says so too, the end of their turn comes later than that."""
+    """Handle the user's stop; if speech detection is sent too, its time is earlier than the end of the turn."""
     is_detected = frame["type"] == DETECTED
     if is_detected and "vad" not in known.notes:
         known.note("vad", True)
@@ -178,7 +177,7 @@ def take_transcription(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear(data: JsonObject, known: Known) -> Made:
-    """The recogniser hears something: an item from its first partial to its final."""
+    """Handle a recognised text: an item lasts from its first partial to its final."""
     number = known.notes.get("utterance", 0)
     segment = known.segment(f"~u{number}")
     if segment is None or segment.final:
@@ -196,7 +195,7 @@ def send_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def press_keys(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Keys that the user has pressed, in their order."""
+    """Handle keys that the user pressed, in order."""
     data = frame["data"]
     keys = "".join(data.get("buttons") or ()) or data.get("button")
     if keys:
@@ -223,7 +222,7 @@ def begin_reply(known: Known, generating: bool) -> None:
 
 
 def stop_llm(frame: JsonObject, ts: int, known: Known) -> Made:
-    """End the generation: what it made comes as output later, when it is spoken."""
+    """End the generation: its text comes as output later, when it is spoken."""
     known.note("llm", False)
     if known.reply(newest(known)) is not None:
         yield LlmDone(item=newest(known))
@@ -243,7 +242,7 @@ def take_output(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def take_segment(data: JsonObject, status: str, ts: int, known: Known) -> Made:
-    """A segment when its audio begins, with each of its words, or when it was spoken."""
+    """Handle a segment: at the start of its audio, with each of its words, or once it was spoken."""
     id, segments = data.get("segment_id"), known.notes.get("segments", {})
     key = f"~{digest(data['text'])}" if id is None else str(id)
     if status != "completed" and not known.notes.get("words"):
@@ -258,14 +257,14 @@ def take_segment(data: JsonObject, status: str, ts: int, known: Known) -> Made:
     else:
         item = f"~r{place[0]}"
         before = known.text_of(item)[: place[1]]
-    if id is None and status == "completed":  # another one may have the same text
+    if id is None and status == "completed":  # another segment may have the same text
         known.note("segments", {name: one for name, one in known.notes["segments"].items() if name != key})
     spoken = data["text"] if status == "completed" else data.get("spoken_progress", {}).get("accumulated_text", "")
     yield Tts(item=item, heard_text=before + spoken if spoken else before.rstrip())
 
 
 def append(text: str, ts: int, known: Known) -> tuple[str, str, list[MadeEvent]]:
-    """The reply of a new segment, all that is before it there, and the events that add it."""
+    """Return the reply of a new segment, the reply's text before it, and the events that add it."""
     reply = known.reply(newest(known))
     if "reply" not in known.notes or (reply is not None and is_over(reply, ts, known)):
         begin_reply(known, generating=False)
@@ -283,14 +282,14 @@ def append(text: str, ts: int, known: Known) -> tuple[str, str, list[MadeEvent]]
 
 
 def is_over(reply: KnownReply, ts: int, known: Known) -> bool:
-    """True if what is said without the LLM is another reply: this one was cut, or heard before the user spoke."""
+    """Return whether words without the LLM are another reply: this one was cut, or heard before the user spoke."""
     cut = known.notes.get("cut")
     is_late = cut is not None and (not known.has_clock or ts - cut <= LATE_MS)
     return (reply.cut != "no" and not is_late) or (reply.turn != known.here and reply.heard)
 
 
 def take_sentence(data: JsonObject, ts: int, known: Known) -> Made:
-    """A sentence of 1.x: when it was generated, and again when it was spoken, if not by words."""
+    """Handle a sentence of 1.x: sent when it was generated, and again when it was spoken, unless words were."""
     if not data.get("spoken"):
         return append(data["text"], ts, known)[2]
     heard = hear_next(data["text"], known)
@@ -302,7 +301,7 @@ def take_sentence(data: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:
-    """The newest reply was heard up to the end of the next occurrence of a text; None if it does not occur any more."""
+    """Report the newest reply as heard up to the next occurrence of a text; None if there is none."""
     text = known.text_of(newest(known))
     start = text.find(piece, known.notes.get("heard", 0))
     if start < 0:
@@ -314,7 +313,7 @@ def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:
 
 
 def hold_sentence(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A sentence that the LLM has made. Most servers say it again as `bot-output` before they speak it."""
+    """Hold a sentence of the LLM. Most servers send it again as `bot-output` before they speak it."""
     text = frame["data"]["text"]
     if not known.notes.get("output") and text:
         known.note("held", bounded(f"{known.notes.get('held', '')} {text}".lstrip(), MAX_NOTED))
@@ -322,12 +321,12 @@ def hold_sentence(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def say_held(ts: int, cut: int | None, known: Known) -> Made:
-    """Say what has not come as `bot-output`, and how much of it was heard by the clock, if the user cut it."""
+    """Record held sentences that did not come as `bot-output`; if the user cut them, the clock says what was heard."""
     text, since = known.notes["held"], known.notes.get("speaking")
     known.note("held", None)
     item, _, made = append(text, ts, known)
     yield from (replace(one, ts=since) if known.has_clock and since else one for one in made)
-    if not since:  # nothing of it was spoken
+    if not since:  # none of it was spoken
         yield Interrupt(item=item, heard_text="", more=True)
     elif cut is not None:
         position_ms = max(0, cut - since) if known.has_clock else None
@@ -349,7 +348,7 @@ def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Whatever was not spoken yet never will be."""
+    """Handle an interruption: text that was not spoken yet never will be."""
     cut = [reply.item for reply in known.open_replies() if reply.item is not None and reply.item.startswith("~r")]
     if is_amid_sentence(known) and newest(known) not in cut:
         yield Interrupt(item=newest(known), more=True)
@@ -359,7 +358,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def is_amid_sentence(known: Known) -> bool:
-    """True if a sentence is spoken that will be reported at its end: all that is known of the reply was heard."""
+    """Return whether a sentence is being spoken that is only reported at its end: all known text was heard."""
     reply = known.reply(newest(known))
     speaking = known.notes.get("speaking") and not known.notes.get("words")
     return bool(speaking and reply is not None and reply.cut == "no")

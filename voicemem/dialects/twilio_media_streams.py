@@ -1,13 +1,13 @@
-"""The dialect `twilio-media-streams`: how far a phone has played the agent's audio, beside another dialect.
+"""The dialect `twilio-media-streams`: how far a phone has played the agent's audio, in addition to another dialect.
 
 It makes no replies. A tee around the phone's socket counts the audio that the app sends, and reports positions in it
-(`integrations/tee/phone`); here they become positions in the replies of the session, of any stack or program. Audio is
-assigned to replies in the order in which these came: as much as has come of each, and none that was sent before.
+(`integrations/tee/phone`); here they become positions in the session's replies, of any stack or program. Audio is
+assigned to replies in their order of arrival: as much as has come of each, and none that was sent before it came.
 
-`playback` says how much audio was sent and is over, played or cleared, in ms from the beginning of the stream
-(`sent_ms`, `at_ms`), since when what is new was sent (`since`), and of each `clear` when it was, how far the phone had
-played, and how much had been sent (`cuts`). SignalWire spells the frames as Twilio does; the names of Telnyx, Plivo and
-Vonage become Twilio's.
+`playback` reports how much audio was sent and how much is over, played or cleared, in ms from the start of the stream
+(`sent_ms`, `at_ms`), since when the new audio was sent (`since`), and for each `clear` its time, how far the phone had
+played, and how much had been sent (`cuts`). SignalWire's frames are Twilio's; the names of Telnyx, Plivo and Vonage
+become Twilio's.
 
 Notes: `s:STREAM` (a `Line`).
 """
@@ -40,29 +40,29 @@ SPELLINGS = {
     "websocket:connected": "start",
     "websocket:dtmf": "dtmf",
 }
-"""Names of events at Plivo and Vonage, and those of Twilio that mean the same, or nothing."""
+"""Event names of Plivo and Vonage, and Twilio's for the same, if any."""
 STREAM_IDS, CALL_IDS = ("streamSid", "stream_id", "streamId"), ("callSid", "call_control_id", "callId")
 CLEARED, STOPPED = "cleared", "stopped"
 
 Name = str | int
-"""A reply by its item, or by its turn if it has none."""
+"""A reply's item, or its turn if it has none."""
 
 LATE_MS = 1_000
-"""This long after audio was sent, the journal has the reply that it is of."""
+"""This long after audio was sent, the journal has its reply."""
 IDLE_MS = 1_500
-"""After a pause this long, an app does not send the rest of what came before it."""
+"""After a pause this long, an app sends no more of the audio before it."""
 HELD_MS = 200
 """An app may clear the queue this long after the first audio of the next reply has come."""
 NEAR_MS = 40
-"""A position this close to the end of a reply is its end: formats and frames are rounded."""
+"""A position this close to the end of a reply counts as its end: formats and frames are rounded."""
 STATED_MS = 500
-"""A position at a cut is stated again this much later: it counts more than the app's own estimate of it."""
+"""A position at a cut is repeated this much later, so that it takes precedence over the app's own estimate."""
 DECIDED = -1
 MAX_REPLIES, MAX_SPANS, MAX_WAITING, MAX_CUTS, MAX_LINES = 64, 64, 32, 8, 4
 
 
 def as_twilio(raw: JsonObject) -> JsonObject:
-    """A frame with Twilio's names of what the dialect keeps, and of its audio, format and marks."""
+    """Return a frame with Twilio's names for its kept fields, audio, format and marks."""
     event = raw.get("event") or raw.get("action")
     event = SPELLINGS.get(event, event) if isinstance(event, str) else event
     start = raw.get("start")
@@ -100,7 +100,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def key_id(content: JsonObject) -> str | None:
-    """The id of a key that was pressed, where the frame has its number."""
+    """Return the id of a pressed key, if the frame has its number."""
     number = content.get("sequenceNumber")
     return number and f"dtmf/{content.get('streamSid')}/{number}"
 
@@ -111,37 +111,37 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 
 class Line(msgspec.Struct, array_like=True):
-    """The audio that was sent to one phone; positions count ms from the beginning of its stream."""
+    """The audio sent to one phone; positions are ms from the start of its stream."""
 
     sent: int = 0
     at: int = 0
-    """How much is over: played, or cleared."""
+    """The position up to which audio is over: played, or cleared."""
     ts: int = 0
-    """When that was reported."""
+    """When `at` was reported."""
     begun: int = 0
     """When audio was first sent, Unix ms."""
     assigned: int = 0
-    """Up to here it is known which reply the audio is of."""
+    """The position up to which audio is assigned to replies."""
     shown: int = 0
-    """Up to here events have said that it was played, or cleared."""
+    """The position up to which events have reported audio as played or cleared."""
     spans: list[tuple[int, Name | None, int]] = []
-    """Each from a position on: the reply that the audio is of (None: of none), and the position in the reply's own."""
+    """Each: the start position, the reply of the audio from there (None: of none), and the position in the reply."""
     waiting: list[tuple[int, int, int, int]] = []
-    """Audio that was sent, the first perhaps assigned in part: since when, until when, up to which position, and when
-    the queue was cleared before it (0: it was not; `DECIDED`: it is known which reply the rest is of)."""
+    """Sent audio that is not assigned, or only in part: since when, until when, up to which position, and when the
+    queue was cleared before it (0: it was not; `DECIDED`: the reply of the rest is known)."""
     idle_since: int = 0
     """When the audio before `waiting` had been sent."""
     cut: int = 0
     """When the queue was cleared, if nothing was sent since."""
     cuts: list[tuple[int, int, int, int]] = []
     """Cuts of audio that is not all assigned yet: when, at which position, how much had been sent, and the position up
-    to which events have said what that means (0: none)."""
+    to which events have reported the cut (0: none)."""
     stated: list[tuple[Name, int, int]] = []
-    """Interruptions to be stated again: of which reply, at which position of it, when."""
+    """Interruptions to repeat: the reply, the position in it, and when."""
     measured: bool = False
-    """True once anything has said how long the audio of a reply is."""
+    """True once another source has reported the length of a reply's audio."""
     unmeasured: list[Name] = []
-    """Replies that nothing but this says the length of."""
+    """Replies whose length only this dialect reports."""
 
 
 def line_of(stream: str, known: Known) -> Line:
@@ -150,7 +150,7 @@ def line_of(stream: str, known: Known) -> Line:
 
 
 def keep_line(stream: str, line: Line, known: Known) -> None:
-    """Note a line: of its spans those that are not over and the newest reply's, and of what is bounded the newest."""
+    """Note a line: its spans that are not over, the newest reply's, and the newest entries of its other lists."""
     newest = max((place for place, span in enumerate(line.spans) if span[1] is not None), default=0)
     ended = sum(begin < line.shown for begin, _, _ in line.spans[1:])
     line.spans = line.spans[min(newest, ended) :][-MAX_SPANS:]
@@ -159,7 +159,7 @@ def keep_line(stream: str, line: Line, known: Known) -> None:
     known.note_newest(f"s:{stream}", msgspec.to_builtins(line), MAX_LINES)
 
 
-# Which reply the audio is of
+# Assignment of audio to replies
 
 
 def name_of(reply: KnownReply) -> Name:
@@ -167,12 +167,12 @@ def name_of(reply: KnownReply) -> Name:
 
 
 class Replies:
-    """The reply of the newest span and those after it: what of the audio that was sent may be theirs."""
+    """The reply of the newest span, and later ones, to which sent audio may belong."""
 
     def __init__(self, line: Line, known: Known) -> None:
         self.line = line
         self.after: list[KnownReply] = []
-        """Those after it, in their order."""
+        """The later replies, in order."""
         self.newest: KnownReply | None = None
         """The reply of the newest span, if it is among the newest of the call."""
         newest = next((name for _, name, _ in reversed(line.spans) if name is not None), None)
@@ -189,11 +189,11 @@ class Replies:
             line.measured = any(one.audio_came is not None and name_of(one) not in line.unmeasured for one in seen)
 
     def came(self, reply: KnownReply) -> int | None:
-        """The time at which the first audio of a reply came, or where nothing says so, its first text."""
+        """Return when a reply's first audio came, or if unknown, its first text."""
         return reply.audio_came if self.line.measured else reply.begun
 
     def sent_of_newest(self) -> int:
-        """The audio of the reply that was sent by now."""
+        """Return how much of the newest reply's audio has been sent."""
         end = self.line.assigned
         for begin, name, offset in reversed(self.line.spans):
             if name is not None:
@@ -202,12 +202,12 @@ class Replies:
         return 0
 
     def continue_newest(self) -> None:
-        """Begin another span of the same reply."""
+        """Begin another span of the newest reply."""
         if self.newest is not None:
             self.line.spans.append((self.line.assigned, name_of(self.newest), self.sent_of_newest()))
 
     def room(self) -> int:
-        """The audio of the newest span's reply that has not been sent."""
+        """Return how much of the newest reply's audio has not been sent."""
         line = self.line
         if self.newest is None:
             return 0
@@ -217,7 +217,7 @@ class Replies:
         return 0 if self.next(since, since, 0) else line.sent
 
     def next(self, since: int, until: int, cut: int) -> KnownReply | None:
-        """The reply after that of the newest span of which audio was sent in a time, if any had come by then."""
+        """Return the later reply whose audio was sent in an interval, if one had come by then."""
         came = ((reply, self.came(reply)) for reply in self.after)
         candidates = [(reply, at) for reply, at in came if at is not None and cut - HELD_MS <= at <= until]
         while len(candidates) > 1 and since - max(self.line.idle_since, candidates[0][1]) > IDLE_MS:
@@ -225,12 +225,12 @@ class Replies:
         return candidates[0][0] if candidates else None
 
     def cut_before(self, since: int) -> int:
-        """The time at which the newest span's reply was cut, if it was by then, as the model's side says; else 0."""
+        """Return when the newest reply was cut, according to the model's side, if it was by then; else 0."""
         ended = None if self.newest is None or self.newest.cut == "no" else self.newest.ended
         return 0 if ended is None or ended > since else ended
 
     def has_later(self, until: int) -> bool:
-        """Return whether audio of another reply came later, so that the journal has all that came by then."""
+        """Return whether audio of another reply came later, so that the journal is complete up to then."""
         return any((self.came(reply) or 0) > until for reply in self.after)
 
     def begin(self, reply: KnownReply) -> None:
@@ -243,7 +243,7 @@ class Replies:
 
 
 def assign(line: Line, ts: int, known: Known) -> Made:
-    """Find the replies of the audio that was sent, as far as the journal shows them at a time."""
+    """Assign sent audio to replies, as far as the journal has them at a time."""
     replies = Replies(line, known)
     while line.waiting:
         since, until, end, cut = line.waiting[0]
@@ -260,7 +260,7 @@ def assign(line: Line, ts: int, known: Known) -> Made:
         elif (line.measured or is_settled) and (reply := replies.next(since, until, cut)) is not None:
             replies.begin(reply)
             line.waiting[0] = since, until, end, DECIDED
-        elif is_settled and cut and replies.room():  # what was left of a reply, after all
+        elif is_settled and cut and replies.room():  # the rest of a reply after all
             replies.continue_newest()
             line.waiting[0] = since, until, end, DECIDED
         elif is_settled:
@@ -275,7 +275,7 @@ def assign(line: Line, ts: int, known: Known) -> Made:
 
 
 def spans_within(line: Line, begin: int, end: int) -> list[tuple[int, int, Name, int]]:
-    """The spans of replies that have audio between two positions, each with its start and end."""
+    """Return the spans with a reply between two positions, each with its start and end."""
     ends = (*(start for start, _, _ in line.spans[1:]), line.assigned)
     return [
         (start, stop, name, offset)
@@ -284,7 +284,7 @@ def spans_within(line: Line, begin: int, end: int) -> list[tuple[int, int, Name,
     ]
 
 
-# What was heard
+# Heard audio
 
 
 def about(name: Name, event: Tts | Interrupt) -> MadeEvent:
@@ -293,7 +293,7 @@ def about(name: Name, event: Tts | Interrupt) -> MadeEvent:
 
 
 def position_in(known: Known, name: Name, ms: int) -> tuple[int, bool]:
-    """A position in a reply's own audio, and whether that is its end."""
+    """Return a position in a reply's audio, and whether it is the end."""
     reply = known.reply(name) if isinstance(name, str) else known.newest_reply
     for _ in range(MAX_REPLIES if isinstance(name, int) else 0):
         reply = reply.before if reply is not None and reply.turn != name else reply
@@ -303,7 +303,7 @@ def position_in(known: Known, name: Name, ms: int) -> tuple[int, bool]:
 
 
 def show(line: Line, until: int, ts: int, known: Known) -> Made:
-    """Say what was played up to a position, which it has reached at a time."""
+    """Report the audio up to a position as played; the position was reached at `ts`."""
     stop = min(until, line.assigned)
     for begin, end, name, offset in spans_within(line, line.shown, stop):
         reached = min(end, stop)
@@ -313,14 +313,14 @@ def show(line: Line, until: int, ts: int, known: Known) -> Made:
 
 
 def show_cuts(line: Line, known: Known, cause: str = CLEARED) -> Made:
-    """Say what was played when the queue was cleared, and that what came after it was not."""
+    """Report what was played when the queue was cleared, and that the rest was not."""
     while line.cuts:
         ts, at, sent, done = line.cuts[0]
         yield from show(line, at, ts, known)
         if line.assigned <= at < sent and not done:
-            return  # of which reply that was is not known yet
+            return  # its reply is not known yet
         named = {name for name, _, cut in line.stated if cut == ts}
-        # Where all that was sent had been played, the app had perhaps more of the reply.
+        # If all sent audio had been played, the app may have had more of the reply.
         for begin, _, name, offset in spans_within(line, at if at < sent else at - 1, max(at, sent)):
             ms, is_end = position_in(known, name, offset + max(0, at - begin))
             if begin >= done and name not in named and not (is_end and at > begin):
@@ -335,7 +335,7 @@ def show_cuts(line: Line, known: Known, cause: str = CLEARED) -> Made:
 
 
 def state_again(line: Line, ts: int) -> Made:
-    """State the positions at cuts again, once the app has said what it takes for them."""
+    """Repeat the positions at cuts, once the app has reported its own estimates."""
     for name, ms, cut in line.stated:
         if ts >= cut + STATED_MS:
             yield about(name, Interrupt(audio_end_ms=ms, more=True, ts=cut + STATED_MS))
@@ -343,11 +343,11 @@ def state_again(line: Line, ts: int) -> Made:
 
 
 def play(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Audio was sent, played or cleared."""
+    """Handle audio that was sent, played or cleared."""
     stream = frame.get("streamSid") or ""
     line = line_of(stream, known)
     sent, at = whole(frame["sent_ms"]) or 0, whole(frame["at_ms"]) or 0
-    if sent < line.sent or at < line.at:  # it is another stream, of the same name
+    if sent < line.sent or at < line.at:  # it is another stream with the same name
         line = Line()
     if sent > line.sent:
         since = min(ts, frame.get("since") or ts)
@@ -371,12 +371,12 @@ def play(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def played_by(line: Line, ts: int) -> int:
-    """The position that a phone has played to by a time, if nothing has cut it."""
+    """Return the position that a phone has played to by a time, if nothing was cut."""
     return min(line.sent, line.at + max(0, ts - line.ts))
 
 
 def stop(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The phone is gone, and plays nothing more."""
+    """Handle the end of a phone's stream: it plays nothing more."""
     stream = frame.get("streamSid") or ""
     if f"s:{stream}" not in known.notes:
         return
@@ -390,7 +390,7 @@ def stop(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """Say what each phone had played at the end, and that what was never sent to one was not heard."""
+    """Report what each phone had played at the end, and that audio never sent was not heard."""
     lines = [msgspec.convert(noted, Line) for noted in known.notes.values()]
     for line in lines:
         yield from assign(line, ts + 2 * LATE_MS, known)

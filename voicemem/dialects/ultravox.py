@@ -1,11 +1,11 @@
-"""The dialect `ultravox`: the data messages of a call, which Ultravox' data connection brings by itself.
+"""The dialect `ultravox`: the data messages of a call, which Ultravox sends over its data connection.
 
 Each transcript has an ordinal, which names its item `~oORDINAL`.
 
-A transcript of the user's may come after the reply to it: its ordinal says where it belongs.
+A transcript of the user's may come after its reply: the ordinal gives its place.
 
-A data connection may carry audio too, of the caller and the agent together: it says nothing. The end of a call, as a
-webhook reports it, is a frame of the same stream (`frames` makes it).
+A data connection may carry the mixed audio of caller and agent too, which is ignored. The end of a call, from a
+webhook, is a frame of the same stream (made by `frames`).
 
 Notes: `calls` (numbers by id), `agent` and `reply` (the ordinal and the item of the newest reply), `user` (the ordinal
 of the newest utterance), `between` (a tool or a typed text came since that reply), `state`, `since` (when the agent
@@ -29,20 +29,20 @@ from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageE
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 ENDED = "call.ended"
-"""The end of the call, as a webhook says it."""
+"""The end of the call, from a webhook."""
 USUAL_REASON = "ended"
 SIGNATURE = "x-ultravox-webhook-signature"
 TIMESTAMP = "x-ultravox-webhook-timestamp"
 TOLERANCE_MS = 60 * 1000
-"""How old or new a signature may be, as Ultravox advises."""
+"""How far from now a signature's time may be, as Ultravox advises."""
 ENDS = ("call.ended", "call.billed")
-"""Events that say that a call is over; either may be subscribed to."""
+"""Events for the end of a call; either may be subscribed to."""
 MAX_CALLS = 8
-"""Calls of one session whose ids are remembered."""
+"""The most calls of one session whose ids are kept."""
 MAX_TEXTS = 32
-"""Typed texts whose ordinals are remembered."""
+"""The most typed texts whose ordinals are kept."""
 MAX_PLAYING = 8
-"""Replies that the agent may speak one after the other."""
+"""The most replies that the agent may speak one after the other."""
 Transcript = typed("role medium? text? delta?", ordinal=int, final=(bool, False))
 Invocation = typed("toolName invocationId", parameters=ANYTHING)
 Result = typed("invocationId errorType? errorMessage?", result=ANYTHING)
@@ -70,7 +70,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def says_something(content: JsonObject) -> bool:
-    """Return whether there is anything in a message that is worth a row. Raises `MalformedFrame`."""
+    """Return whether a message has content worth a row. Raises `MalformedFrame`."""
     if not 0 <= content.get("ts", 0) <= MAX_INTEGER:
         raise MalformedFrame("There is no such time.")
     if "ordinal" not in content:
@@ -98,11 +98,11 @@ def texts(frame: JsonObject) -> Iterator[Text]:
     yield from values(frame, "parameters", "result", "errorMessage")
 
 
-# What it means
+# Translation
 
 
 def start_call(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Note the call; another one of the session counts its ordinals from the start."""
+    """Note the call; in a further call of the session, ordinals start again."""
     numbers: dict[str, int] = known.notes.get("calls", {})
     if frame["callId"] in numbers:
         return
@@ -119,7 +119,7 @@ def item_of(ordinal: int, known: Known, letter: str = "o") -> str:
 
 
 def unique_item(ordinal: int, letter: str, known: Known) -> str:
-    """The item of an utterance or a reply; of the second that has an ordinal, should both sides count apart."""
+    """Return the item of an utterance or a reply; a second one with the same ordinal gets an item of its own."""
     item = item_of(ordinal, known)
     is_taken = (known.reply(item) if letter == "u" else known.segment(item)) is not None
     return item_of(ordinal, known, letter) if is_taken else item
@@ -142,13 +142,13 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
     if voice is None or known.notes.get("reply") == item:
         yield from made
         return
-    known.note("voice", None)  # it is heard since the agent began to speak, whenever its words come
+    known.note("voice", None)  # it plays since the agent began to speak, whenever its words come
     yield from (replace(one, ts=voice) if isinstance(one, LlmDelta | LlmDone) and one.text else one for one in made)
     yield from begin_voice(known.notes["reply"], voice)
 
 
 def hear(frame: JsonObject, known: Known) -> Made:
-    """The user's words, of which all so far or what is new is said."""
+    """Handle the user's words: all so far, or only the new ones."""
     item, ordinal = unique_item(frame["ordinal"], "u", known), frame["ordinal"]
     segment = known.segment(item)
     text = frame.get("text") or (segment.text if segment is not None else "") + frame.get("delta", "")
@@ -156,7 +156,7 @@ def hear(frame: JsonObject, known: Known) -> Made:
     if segment is None and not text.strip():
         return
     turn, reply = known.turn_of_speech(item), newest_reply(known)
-    if turn is not None and reply is not None and ordinal < known.notes["agent"]:  # it comes after the reply to it
+    if turn is not None and reply is not None and ordinal < known.notes["agent"]:  # it comes after its reply
         turn = reply.turn
     known.note_all(user=max(ordinal, known.notes.get("user", 0)), typed=None)
     yield Asr(item=item, text=text, final=final, turn_id=turn, ts=known.said_by() if final else None)
@@ -170,7 +170,7 @@ def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def repeat_text(frame: JsonObject, known: Known) -> Made:
-    """A text that was typed, unless the app has said it already."""
+    """Handle a typed text, unless the app has already sent it."""
     ordinal: int = frame["ordinal"]
     text: str = frame.get("text") or frame.get("delta") or ""
     seen = known.notes.get("texts", [])
@@ -180,13 +180,13 @@ def repeat_text(frame: JsonObject, known: Known) -> Made:
     if text.strip() == known.notes.get("typed"):
         known.note("typed", None)
     else:
-        # Its ordinal may be the one for which the reply to it has kept a place.
+        # Its reply may have reserved a place for its ordinal.
         turn = known.turn_of(item_of(ordinal, known))
         yield MessageEvent(role="user", text=text, source="message", turn_id=turn)
 
 
 def speak(frame: JsonObject, known: Known) -> Made:
-    """The agent's words, of which all so far or what is new is said."""
+    """Handle the agent's words: all so far, or only the new ones."""
     item, text, delta = unique_item(frame["ordinal"], "a", known), frame.get("text"), frame.get("delta")
     reply, turn = known.reply(item), None
     if reply is None:
@@ -195,19 +195,19 @@ def speak(frame: JsonObject, known: Known) -> Made:
         is_late = has_late_words(frame["ordinal"], known)
         turn = known.next_turn if is_late else known.here
         yield from complete_newest(known)
-        if is_late:  # words of the user's that are to come have their place
+        if is_late:  # reserve a place for the user's words, which are still to come
             yield Asr(item=item_of(frame["ordinal"] - 1, known), text="", turn_id=known.next_turn)
         known.note_all(agent=max(frame["ordinal"], known.notes.get("agent", 0)), between=None, reply=item)
     if not frame.get("final"):
         if known.notes.get("stopped") == item and known.notes.get("again"):
-            # The agent speaks again, and continues the reply that it had stopped: no one interrupted it.
+            # The agent continues the reply that it had stopped: no one interrupted it.
             known.forget("stopped", "again")
             yield Resume(item=item)
         yield LlmDelta(item=item, text=text or delta or "", whole=bool(text), turn_id=turn)
         return
     said = reply.text.strip() if text and reply is not None else ""
     if text and len(text.strip()) < len(said) and said.startswith(text.strip()):
-        # Of a reply that was cut, Ultravox repeats what was spoken.
+        # Ultravox repeats the spoken part of a reply that was cut.
         known.note("stopped", item)
         yield LlmDone(item=item)
         yield Interrupt(item=item, heard_text=text, estimated=True, more=True)
@@ -220,14 +220,14 @@ def speak(frame: JsonObject, known: Known) -> Made:
 
 
 def complete_newest(known: Known) -> Made:
-    """Complete the reply before, of which nothing more comes."""
+    """Complete the previous reply, because no more of it will come."""
     reply = newest_reply(known)
     if reply is not None and not reply.complete and reply.cut == "no":
         yield LlmDone(item=reply.item)
 
 
 def has_late_words(ordinal: int, known: Known) -> bool:
-    """True if the ordinal before that of a new reply can only be that of the user's words, which have not come."""
+    """Return whether the ordinal before a new reply's can only belong to words of the user's that have not come."""
     agent = known.notes.get("agent")
     if agent is None or known.notes.get("between"):
         return False
@@ -236,7 +236,7 @@ def has_late_words(ordinal: int, known: Known) -> bool:
 
 
 def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The agent begins to speak, or stops: when it stops before the end of its words, it was interrupted."""
+    """Handle the start or end of the agent's speech; an end before the end of its words is an interruption."""
     before, now = known.notes.get("state"), frame["state"]
     known.note("state", now)
     if now in ("listening", "thinking") and before != now:
@@ -258,13 +258,13 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Drop what has not been played: the user interrupts."""
+    """Handle an interruption: the audio that has not been played is dropped."""
     reply = newest_reply(known)
     if reply is None or reply.heard or reply.item == known.notes.get("stopped"):
         return
     since = known.notes.get("since")
     known.note("stopped", reply.item)
-    if not reply.complete:  # what has come by now was heard
+    if not reply.complete:  # the words so far were heard
         yield Interrupt(item=reply.item, heard_text=reply.text, estimated=True, more=True)
     elif known.has_clock and not reply.has_playback:
         began = reply.begun if since is None else began_to_play(reply, since)
@@ -274,7 +274,7 @@ def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def began_to_play(reply: KnownReply, since: int) -> int:
-    """Return when a reply began to be spoken, at the earliest `since`: its transcript may come when it is over."""
+    """Return when a reply began to play, at the earliest `since`: its transcript may come when it is over."""
     before = reply.before
     ended = None if before is None else before.ended
     is_first = before is None or (ended is not None and ended <= since)
@@ -282,7 +282,7 @@ def began_to_play(reply: KnownReply, since: int) -> int:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """Return what the agent was saying when the caller hung up, by the length of its words."""
+    """Return the events for the agent's current reply when the caller hung up, by the length of its words."""
     since = known.notes.get("since")
     replies = [*islice(known.open_replies(), MAX_PLAYING)]
     for reply in reversed(replies):
@@ -324,12 +324,12 @@ KINDS: dict[str, Kind] = {
     "user_text_message": Kind("app", TypedText, type_text),
     "input_text_message": Kind("app", TypedText, type_text),
     **silent("vendor", "call_event debug pong room_info"),  # `room_info` has a token
-    **silent("app", "forced_agent_message hang_up ping set_output_medium"),  # no one says them, or they come back
+    **silent("app", "forced_agent_message hang_up ping set_output_medium"),  # they are not spoken, or are repeated
 }
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """True if a body was signed with this secret within the last minute: HMAC-SHA256 of the body and the timestamp.
+    """Return whether a body was signed with this secret in the last minute: HMAC-SHA256 of the body and the timestamp.
 
     Several signatures are separated by commas, one for each secret of the webhook.
     """
@@ -341,7 +341,7 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bo
 
 
 def frames(body: JsonObject) -> Iterator[JsonObject]:
-    """One frame for the end of a call; nothing for webhooks that say no end. Raises `MalformedFrame`."""
+    """Yield a frame for the end of a call; nothing for other webhooks. Raises `MalformedFrame`."""
     if not isinstance(body.get("event"), str):
         raise MalformedFrame("A webhook has an event.")
     if body["event"] in ENDS:

@@ -1,1 +1,1 @@
-"""OpenAI's Realtime API, and the vendors that speak it."""
+"""OpenAI's Realtime API, and compatible vendors."""

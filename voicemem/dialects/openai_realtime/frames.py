@@ -1,4 +1,4 @@
-"""The frames of OpenAI's Realtime API that are kept, and their fields."""
+"""The kept frames of OpenAI's Realtime API, and their fields."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -19,13 +19,13 @@ RENAMED = {
     "response.audio_transcript.done": "response.output_audio_transcript.done",
     "response.text.done": "response.output_text.done",
 }
-"""Names of the beta, which some vendors still use, and those of today."""
+"""The beta's names, which some vendors still use, and today's."""
 SPEAKERS = ("user", "assistant")
-"""Roles whose items are said; those of others are instructions."""
+"""Roles with spoken items; items of other roles are instructions."""
 TRANSCRIBED = "conversation.item.input_audio_transcription."
 WRITTEN = "response.output_text.delta"
 CALLED = ("mcp_call", "web_search_call", "file_search_call")
-"""Items of tools that the vendor calls itself."""
+"""Item types of tools that the vendor calls itself."""
 DELTAS = ("response.output_audio_transcript.delta", WRITTEN)
 SessionFrame = event(
     session=record(
@@ -43,13 +43,13 @@ Item = record(
 )
 ItemFrame = event("previous_item_id? response_id?", item=Item)
 NamedItem = event("item_id previous_item_id?")
-"""A frame that says only which item it is about."""
+"""A frame that only names an item."""
 Timed = record(offset_milliseconds=int, duration_milliseconds=int)
 Phrase = record("locale?", words=optional(many(Timed)))
 Transcript = event("item_id delta? transcript?", phrases=optional(many(Phrase)))
-"""A transcript of a user's item. The words that phrases time are those of the transcript, where there are so many."""
+"""A transcript of a user's item. The times in phrases apply to the transcript's words, if it has as many."""
 Response = record("id?", conversation_id=(str | UnsetType | None, UNSET))
-"""None where the response belongs to no conversation."""
+"""`conversation_id` is None if the response belongs to no conversation."""
 Done = event(
     response=record(
         "status?",
@@ -60,7 +60,7 @@ Done = event(
 )
 Delta = event("item_id delta response_id?")
 AudioDelta = typed("item_id response_id?", audio_bytes=int)
-"""It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
+"""It has no id: counting a repeat only shifts an estimate, but ids would take memory."""
 Truncation = event("item_id", audio_end_ms=optional(int))
 NamedResponse = event("response_id")
 Translated = event("delta", elapsed_ms=optional(int))
@@ -68,7 +68,7 @@ Translated = event("delta", elapsed_ms=optional(int))
 
 
 def said_item(item: JsonObject) -> JsonObject:
-    """An item without what no one said and no tool was asked: instructions, and lists of tools."""
+    """Return an item without instructions and lists of tools, which no one said."""
     if item["type"] in ("function_call", "function_call_output", *CALLED):
         return {key: value for key, value in item.items() if key != "content"}
     said = {"id", "type", "role", "status"}

@@ -1,16 +1,16 @@
 """The dialect `openai-realtime`: OpenAI's Realtime API, and Azure OpenAI, Azure Voice Live, xAI, Inworld.
 
-Names of the beta are changed to today's. Audio is counted. Of a session only its id and the format of its audio are
-kept; of items, whatever a user or the agent said, and calls of tools: functions of the app, and those that the vendor
-calls itself (`mcp_call`, searches). A translation session has no items: what is said is `~in:N`, its translation
-`~out:N`, and another one begins after a pause.
+The beta's names are converted to today's. Audio is counted. Of a session only its id and audio format are kept; of
+items, the words of a user or the agent, and tool calls: functions of the app, and tools that the vendor calls itself
+(`mcp_call`, searches). A translation session has no items: the speech is `~in:N`, its translation `~out:N`, and a pause
+begins the next.
 
 Notes: `format` (bytes of audio a millisecond), `r:RESPONSE` (the items of a response, False for one that belongs to no
-conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (that of the newest reply, from its
+conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (the turn of the newest reply, from its
 announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its audio began to play, over WebRTC),
-`g:ITEM` (a reply that the app has added, which was not spoken), `session` (whether its beginning was seen), `written`
-(the newest replies that are texts without audio), `active` (the response under way), `t:ITEM` (what the app has
-typed of it), `in`, `out` (N, and when its last words came), `keyed` (the turn of keys), `spoken`, `given`, `found`
+`g:ITEM` (a reply that the app has added, which was not spoken), `session` (its beginning was seen), `written` (the
+newest replies that are texts without audio), `active` (the current response), `t:ITEM` (the text that the app has
+typed so far), `in`, `out` (N, and when its last words came), `keyed` (the turn of keys), `spoken`, `given`, `found`
 (`give`).
 """
 
@@ -27,11 +27,11 @@ from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError
 from voicemem.protocol.types import JsonObject
 
 PCM_BYTES_PER_MS = 48
-"""The rate of the usual format: 16 bits at 24 kHz."""
+"""The rate of the default format: 16 bits at 24 kHz."""
 G711_BYTES_PER_MS = 8
 KEPT_RESPONSES, KEPT_ITEMS, KEPT_TEXTS = 8, 32, 2
 PAUSE_MS = 1_000
-"""The shortest silence between two things that are translated."""
+"""The shortest silence between two utterances in a translation session."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -59,7 +59,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     )
 
 
-# What it means
+# Translation
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -80,7 +80,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
-    """Return where the audio of a reply stood at a time; one that is a text has none."""
+    """Return the playback of a reply at a time; a text reply has none."""
     return None if reply.item in known.notes.get("written", ()) else reply.playing_at(ts)
 
 
@@ -103,7 +103,7 @@ def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Reserve the place of what the user says. Speech is not an interruption: the agent may be silent."""
+    """Reserve the place of the user's words. Speech is not an interruption: the agent may be silent."""
     item = frame["item_id"]
     yield from known.settle_given()
     if known.turn_of(item) is None:
@@ -115,7 +115,7 @@ def stop_speech(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def commit(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user's speech is complete; without detection of speech, nothing else says when that was."""
+    """Handle the end of the user's speech; without speech detection, nothing else shows its time."""
     item = frame["item_id"]
     yield from open_utterance(frame, ts, known)
     segment = known.segment(item)
@@ -126,12 +126,12 @@ def commit(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def new_turn(known: Known) -> int:
-    """The turn of a new utterance: another one, too, once a reply is announced."""
+    """Return the turn of a new utterance: a new one as soon as a reply is announced."""
     return known.next_turn if known.notes.get("answering") == known.here else known.utterance_turn()
 
 
 def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A piece of a transcript, or all of it; after a failure, what was recognised before it is all that will come."""
+    """Handle a piece of a transcript, or all of it; after a failure, the pieces so far are all of it."""
     item, kind = frame["item_id"], frame["type"].removeprefix(frames.TRANSCRIBED)
     segment = known.segment(item)
     before, turn = "" if segment is None else segment.text, known.turn_of_speech(item, new_turn(known))
@@ -149,14 +149,14 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def spans_of(phrases: Iterable[JsonObject]) -> list[tuple[int, int]]:
-    """The beginning and end of each word of phrases; none begins before the first."""
+    """Return the start and end of each word of phrases; none starts before the first."""
     words = [word for phrase in phrases for word in phrase.get("words") or ()]
     begins = [max(words[0]["offset_milliseconds"], word["offset_milliseconds"]) for word in words]
     return [(begin, begin + max(0, word["duration_milliseconds"])) for begin, word in zip(begins, words, strict=True)]
 
 
 def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A new item: of the user whole, of the agent as a link of the chain that says which turn it answers."""
+    """Handle a new item: the user's is complete; the agent's links to the item before it, which gives its turn."""
     item = frame["item"]
     id = item.get("id")
     if id is None:
@@ -180,7 +180,7 @@ def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def open_place(item: str | None, known: Known) -> Made:
-    """Keep a place for the words that a reply answers, where the stream was joined after they were announced."""
+    """Reserve a place for the words that a reply answers, if the stream was joined after their announcement."""
     is_unknown = item is not None and known.turn_of(item) is None and f"i:{item}" not in known.notes
     if is_unknown and not known.notes.get("session") and (not known.here or known.is_answered(known.here)):
         turn = new_turn(known)
@@ -199,7 +199,7 @@ def finish_item(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def user_item(id: str, item: JsonObject, ts: int, known: Known) -> Made:
-    """A typed text, which may be history, or speech whose transcript is known already."""
+    """Handle a typed text, which may be history, or speech whose transcript is already known."""
     parts = item.get("content") or ()
     typed = "\n".join(part["text"] for part in parts if part.get("type") == "input_text" and part.get("text"))
     spoken = " ".join(part["transcript"] for part in parts if part.get("transcript"))
@@ -216,7 +216,7 @@ def user_item(id: str, item: JsonObject, ts: int, known: Known) -> Made:
 
 
 def turn_after(frame: JsonObject, known: Known) -> int:
-    """The turn of the item before, to which a reply belongs, or that of keys pressed since, which are no item."""
+    """Return a reply's turn: that of the item before it, or of keys pressed since, which have no item."""
     before = frame.get("previous_item_id")
     if before is None:
         return known.here
@@ -226,7 +226,7 @@ def turn_after(frame: JsonObject, known: Known) -> int:
 
 
 def turn_of_reply(item: str, known: Known) -> int | None:
-    """The turn for the first event of a reply or tool call; None once it has begun."""
+    """Return the turn for the first event of a reply or tool call; None once it has begun."""
     if known.turn_of(item) is not None:
         return None
     turn: int = known.notes.get(f"i:{item}", known.here)
@@ -235,7 +235,7 @@ def turn_of_reply(item: str, known: Known) -> int | None:
 
 
 def agent_item(id: str, item: JsonObject, known: Known) -> Made:
-    """An item of the agent's that is complete: a reply with all of its text, or a call of a function."""
+    """Handle a complete item of the agent's: a reply with all of its text, or a function call."""
     if item["type"] == "function_call":
         if item.get("status") in (None, "completed") and item.get("call_id") and item.get("name"):
             turn, arguments = turn_of_reply(id, known), item.get("arguments") or ""
@@ -251,12 +251,12 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
         if text:
             yield LlmDone(item=id, text=text, turn_id=turn_of_reply(id, known))
     elif not reply.complete:
-        # The item of a reply that was cancelled may have less than was sent of it.
+        # The item of a cancelled reply may have less text than its deltas.
         yield LlmDone(item=id, text=text if len(text) > len(reply.text) else None)
 
 
 def served_tool(id: str, item: JsonObject, known: Known) -> Made:
-    """A tool that the vendor called, with its result or error."""
+    """Handle a tool that the vendor called, with its result or error."""
     name = item.get("name") or item["type"].removesuffix("_call")
     turn, queries = turn_of_reply(id, known), item.get("queries")
     yield tool_call(id, name, item.get("arguments") or ({"queries": queries} if queries else ""), turn, item=id)
@@ -273,7 +273,7 @@ def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
     out_of_band = response.get("conversation_id", "") is None
     if not out_of_band:
         yield from known.settle_given()
-    # Only what is newest stays noted, so that the format of the audio is never crowded out.
+    # Only the newest notes stay, so that the audio format is never dropped.
     kept = {"r:": KEPT_RESPONSES, "b:": KEPT_RESPONSES, "i:": KEPT_ITEMS, "a:": KEPT_ITEMS, "g:": KEPT_ITEMS}
     for prefix, most in kept.items():
         known.keep_newest(prefix, most)
@@ -321,7 +321,7 @@ def finish_output_item(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The items of a response, what came of it, and whether the user cut it short."""
+    """Handle the end of a response: its items, its status, and whether the user cut it short."""
     response = frame["response"]
     if is_out_of_band(response.get("id"), known) or response.get("conversation_id", "") is None:
         return
@@ -336,7 +336,7 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
     replies = [item for item in items if known.reply(item) is not None]
     if response.get("status") == "cancelled" and replies:
         last = known.reply(replies[-1])
-        if last is not None and last.cut == "exact":  # the app has stated where it stopped to play
+        if last is not None and last.cut == "exact":  # the app has stated where it stopped playing
             return
         reason = (response.get("status_details") or {}).get("reason")
         yield from known.interrupt_by_clock(replies[-1], ts, reason, playing)
@@ -348,7 +348,7 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def truncate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The app stopped playing: the one exact position that there is. Both sides say it, and it counts once."""
+    """Handle the app's stop of playback, the only exact position. Both sides send it, and it counts once."""
     item, end_ms = frame["item_id"], frame.get("audio_end_ms")
     reply = known.reply(item)
     if end_ms is None:
@@ -359,12 +359,12 @@ def truncate(frame: JsonObject, ts: int, known: Known) -> Made:
     is_over = reply is not None and reply.complete and total_ms is not None and end_ms >= total_ms
     if is_over:
         yield Tts(item=item, audio_ms=end_ms)
-    # `more`: the clock may have said that the reply was over, and the app knows better.
+    # `more`: the clock may say that the reply was over, but the app knows better.
     yield Interrupt(id=f"truncate:{item}:{end_ms}", item=item, audio_end_ms=end_ms, more=not is_over)
 
 
 def play(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The server begins to play a response, or has played all of it."""
+    """Handle the start or the end of the server's playback of a response."""
     is_over = frame["type"] == "output_audio_buffer.stopped"
     if known.has_clock and not is_over:
         known.note(f"b:{frame['response_id']}", ts)
@@ -373,7 +373,7 @@ def play(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The server stopped to play over WebRTC; what it had played is known by the clock."""
+    """Handle the server's stop of playback over WebRTC; the position is known by the clock."""
     items = known.notes.get(f"r:{frame['response_id']}") or []
     began = known.notes.get(f"b:{frame['response_id']}")
     if not items:
@@ -385,7 +385,7 @@ def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A text that the app streams into an item."""
+    """Handle a text that the app streams into an item."""
     key = f"t:{frame['id']}"
     before = known.notes.get(key, "")
     if "delta" in frame:
@@ -408,7 +408,7 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_original(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Take speech; it is a new utterance after a pause, once the translation of the one before has begun."""
+    """Handle speech; it is a new utterance after a pause, once the translation of the previous one has begun."""
     at = frame.get("elapsed_ms", ts)
     number, newest = known.notes.get("in", (0, at))
     if not number or (at - newest >= PAUSE_MS and known.reply(f"~out:{number}") is not None):
@@ -421,7 +421,7 @@ def hear_original(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def translate_speech(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The translation; that of what is said now, once it has paused."""
+    """Handle a translation; after a pause it is that of the newest utterance."""
     at, said = frame.get("elapsed_ms", ts), known.notes.get("in", (0, 0))[0]
     number, newest = known.notes.get("out", (said, at))
     if at - newest >= PAUSE_MS and said > number:
@@ -474,7 +474,7 @@ KINDS: dict[str, Kind] = {
     "conversation.item.truncate": Kind("app", frames.Truncation, truncate),
     "input_text.delta": Kind("app", event("id delta"), type_text),
     "input_text.done": Kind("app", event("id"), type_text),
-    # What the vendor sends that says nothing about the transcript, or says it again.
+    # The vendor's frames that are not about the transcript, or repeat it.
     **silent(
         "vendor",
         """
@@ -495,7 +495,7 @@ KINDS: dict[str, Kind] = {
         response.invocation.delta warning transcription_session.created transcription_session.updated
         """,
     ),
-    # What the app sends that says nothing, or that the vendor says again once it has taken it.
+    # The app's frames without meaning, or that the vendor repeats once it has accepted them.
     **silent(
         "app",
         """

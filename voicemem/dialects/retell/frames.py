@@ -1,10 +1,10 @@
-"""The messages of Retell that are kept, their fields, and the form in which they are.
+"""The kept messages of Retell, their fields, and their normal form.
 
-A frame is a message of a custom LLM's websocket, of either side, or the body of a webhook. Each transcript repeats
-those before it: of one in a message the newest elements are kept. Times of words become those of elements. What one
-says while the other speaks (`is_backchannel`) is left out and divides nothing; a text message is the result of a tool
-`sms`; a node of a flow is the `agent` of the replies after it. Prompts, variables, numbers, recordings, costs and
-analyses are not kept.
+A frame is a message of a custom LLM's websocket, from either side, or the body of a webhook. Each transcript repeats
+the one before it, so only the newest elements of a websocket's are kept. Word times become element times.
+Backchannel words (`is_backchannel`) are left out and split nothing; a text message is the result of a tool `sms`; a
+flow node is the `agent` of the replies after it. Prompts, variables, numbers, recordings, costs and analyses are not
+kept.
 """
 
 import re
@@ -21,13 +21,13 @@ from voicemem.protocol.types import JsonObject
 
 SPOKEN = ("agent", "user", "transfer_target")
 KEPT = (*SPOKEN, "tool_call_invocation", "tool_call_result", "dtmf", "sms")
-"""Roles of elements that say something; injected context does not."""
+"""Roles of kept elements; injected context is not kept."""
 TRANSCRIPTS = "scrubbed_transcript_with_tool_calls", "transcript_with_tool_calls", "transcript_object", "transcript"
-"""The best first: who has Retell scrub a call does not want to know what is left out."""
+"""The fields with a transcript, the best first: a scrubbed one was requested to hide the rest."""
 ELEMENT = "transcript.element"
-"""One element of a webhook's transcript, as `split` makes it."""
+"""One element of a webhook's transcript, made by `split`."""
 LATENCY = "transcript.latency"
-"""Latencies of one kind, as `split` makes them of a webhook."""
+"""A webhook's latencies of one kind, made by `split`."""
 LATENCIES = {
     "e2e": "e2e",
     "asr": "asr_ttlw",
@@ -37,30 +37,30 @@ LATENCIES = {
     "llm_websocket_network_rtt": "llm_websocket_network_rtt",
     "s2s": "s2s",
 }
-"""Retell's names of them, and ours."""
+"""Retell's names of latencies, and ours."""
 MAX_LATENCIES = 60
-"""In one frame."""
+"""The most latencies in one frame."""
 OVER = "call_ended", "call_analyzed"
 """Webhooks after the call."""
 RUNNING = "registered", "ongoing"
-"""The `call_status` of calls that are not over."""
+"""The `call_status` of running calls."""
 UPDATED = "transcript_updated"
 CALL_FIELDS = "call_id", "start_timestamp", "end_timestamp", "disconnection_reason", "spoken"
 MAX_ELEMENTS = 12
-"""The newest elements that are read of a transcript that is not the last."""
+"""How many of the newest elements are read from a transcript of a running call."""
 ENDED = "ended"
-"""The reason of an end that gives none."""
+"""The reason of an end without one."""
 SIGNATURE = "x-retell-signature"
 FORM = re.compile(r"v=([0-9]{1,15}),d=([0-9a-f]{64})")
 TOLERANCE_MS = 5 * 60 * 1000
-"""How old or new a signature may be, as in Retell's own SDK."""
+"""How far from now a signature's time may be, as in Retell's own SDK."""
 Call = record(
     "call_id disconnection_reason?",
     start_timestamp=optional(int),
     end_timestamp=optional(int),
     spoken=optional(int),
 )
-"""`spoken` is how many utterances its transcript has."""
+"""`spoken` is the number of utterances in its transcript."""
 Element = record(
     "role content? response? tool_call_id? name? agent?",
     index=int,
@@ -69,22 +69,22 @@ Element = record(
     followed=(bool, False),
     arguments=ANYTHING,
 )
-"""One element of a transcript. `index` counts utterances of people, else what is of its own role."""
+"""One element of a transcript. `index` counts people's utterances, or else elements of the same role."""
 TranscriptFrame = record("interaction_type", elements=(many(Element), []), timestamp=optional(int))
-"""The transcript so far, or the newest part of it."""
+"""The transcript so far, or its newest part."""
 CallFrame = record("event", call=Call, elements=(many(Element), []))
-"""A webhook; the transcript is in it unless it was taken apart."""
+"""A webhook; its transcript is included unless `split` took it out."""
 LatencyFrame = record("event name", call=Call, values=many(record(index=int, ms=float)))
-"""Each of the reply with this index."""
+"""The latencies of replies, by their index."""
 ResponseFrame = record("response_type response", content=(str, ""), content_complete=(bool, False))
 """A piece of text that the app has the agent say."""
 
 
-# Elements of transcripts in one form: numbered, with Unix times, and whether the caller spoke after them.
+# Transcript elements in normal form: numbered, with Unix times, and with a mark if the caller spoke after them.
 
 
 def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObject]:
-    """The elements of a transcript; `started` is when the call began."""
+    """Return the elements of a transcript; `started` is when the call began."""
     if isinstance(frame.get("elements"), list):
         return list(frame["elements"])
     lists = (frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list))
@@ -95,7 +95,7 @@ def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObjec
 
 
 def numbered(raw: list[JsonObject], started: int | None) -> list[JsonObject]:
-    """The elements that say something. What is said around a backchannel is one."""
+    """Return the kept elements, numbered. The words around a backchannel are one element."""
     counts: Counter[str] = Counter()
     elements: list[JsonObject] = []
     node, is_divided = None, False
@@ -145,7 +145,7 @@ def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
 
 
 def response_of(raw: JsonObject) -> str | None:
-    """The name of a response, or of what the agent says to interrupt the caller."""
+    """Return the id of a response, or of the agent's words to interrupt the caller."""
     for name, letter in (("response_id", "r"), ("interrupt_id", "i")):
         number = whole(raw.get(name))
         if number is not None:
@@ -154,27 +154,27 @@ def response_of(raw: JsonObject) -> str | None:
 
 
 def time_of(raw: JsonObject, started: int | None) -> int | None:
-    """Return when an element began: by its first word or itself, in seconds from the start of the call."""
+    """Return when an element began, by its first word or its own time, both in seconds from the start of the call."""
     first = word_at(0, raw)
     return ms_of(raw.get("time_sec") if first is None else first.get("start"), started)
 
 
 def word_at(place: int, raw: JsonObject) -> JsonObject | None:
-    """A word of an element, with its times in seconds; None where there is none, or it is malformed."""
+    """Return a word of an element, with its times in seconds; None if there is none, or it is malformed."""
     words = raw.get("words")
     word = words[place] if isinstance(words, list) and words else None
     return word if isinstance(word, dict) else None
 
 
 def ms_of(seconds: Any, started: int | None) -> int | None:
-    """The Unix ms of a number of seconds from the start of a call; None for what is not a number."""
+    """Return the Unix ms of a number of seconds from the start of a call; None for anything else."""
     if started is None or not isinstance(seconds, int | float) or isinstance(seconds, bool):
         return None
     return whole(started + seconds * 1000)
 
 
 def note_callers(elements: list[JsonObject]) -> None:
-    """Note of the agent's elements that the caller spoke after them, and when."""
+    """Mark the agent's elements after which the caller spoke, and when."""
     after: JsonObject | None = None
     for element in reversed(elements):
         if element["role"] == "agent":
@@ -194,11 +194,11 @@ def response(frame: JsonObject) -> JsonObject:
 
 
 def called(frame: JsonObject) -> JsonObject:
-    """A webhook with its transcript, and of the call what is kept. Raises `MalformedFrame`."""
+    """Return a webhook with its transcript and the kept fields of its call. Raises `MalformedFrame`."""
     call = frame.get("call") if isinstance(frame.get("call"), dict) else frame.get("data")
     if not isinstance(call, dict):
         raise MalformedFrame("A webhook of Retell has a call.")
-    beside = frame.get("transcript_with_tool_calls")  # beside the call, or in it
+    beside = frame.get("transcript_with_tool_calls")  # next to the call, or in it
     holder = call | ({"transcript_with_tool_calls": beside} if isinstance(beside, list) and beside else {})
     holder = frame if "elements" in frame else holder
     elements = elements_of(holder, whole(call.get("start_timestamp")))
@@ -210,7 +210,7 @@ def called(frame: JsonObject) -> JsonObject:
 
 
 def element_id(content: JsonObject) -> str:
-    """Return what a repeat of an element has too. Whole transcripts need no id: each says all again."""
+    """Return an id that a repeat of an element has too. Whole transcripts need no id: each repeats everything."""
     element = content["element"]
     return f"{element['role']}/{element['index']}/{digest([element, content.get('reported')])}"
 
@@ -220,7 +220,7 @@ def tool_id(content: JsonObject) -> str:
 
 
 def webhook_of(saved: JsonObject) -> JsonObject | None:
-    """The webhook after a call as the API shows it."""
+    """Return the webhook of a finished call from the API's form of it."""
     if "event" in saved or "call_id" not in saved:
         return saved
     transcripts = (saved.get(name) for name in TRANSCRIPTS)
@@ -229,7 +229,7 @@ def webhook_of(saved: JsonObject) -> JsonObject | None:
 
 
 def split(body: JsonObject) -> Iterator[JsonObject]:
-    """The frames of a webhook: one for each element of its transcript, then it. Raises `MalformedFrame`."""
+    """Yield the frames of a webhook: one for each element of its transcript, then the rest. Raises `MalformedFrame`."""
     name = body.get("event")
     if name not in (UPDATED, *OVER):
         yield body
@@ -245,7 +245,7 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
 
 
 def latency_frames(webhook: JsonObject) -> Iterator[JsonObject]:
-    """The latencies of a call, each with its reply: those to the caller if there are as many, else all."""
+    """Yield the latencies of a call with their replies: those that answer the caller if the numbers match, else all."""
     measured, call = webhook["call"].get("latency"), {"call_id": webhook["call"].get("call_id")}
     kinds = measured if isinstance(measured, dict) else {}
     spoken = [one for one in webhook["elements"] if one["role"] in SPOKEN]
@@ -271,7 +271,7 @@ def element_texts(frame: JsonObject) -> Iterator[Text]:
         if element["role"] not in SPOKEN:
             yield from values(element, "arguments", "content")
         elif element.get("content"):
-            side: Speaker = "agent" if element["role"] == "agent" else "user"  # also whom a call is transferred to
+            side: Speaker = "agent" if element["role"] == "agent" else "user"  # or the person a call is transferred to
             yield Text(element, "content", "whole", side, f"element {element['index']}")
 
 

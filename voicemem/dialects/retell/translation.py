@@ -1,10 +1,10 @@
 """The dialect `retell`: the websocket of a custom LLM, and the webhooks of calls.
 
-Notes: `at`, the turn that the transcript has reached; `responses`, the newest that the app has sent: their names,
-texts, whether they are complete, when they came, and the item that says them; `last`, the agent's newest element: its
-item and how many characters of the reply were spoken; `newest`, likewise of a webhook, with its index; `parted`, the
-indexes of webhooks' elements that continue a reply; `marks`, of the newest elements of the websocket; `rest`, those
-that its last frame could not begin; `final`, that the call is over.
+Notes: `at`, the turn that the transcript has reached; `responses`, the app's newest: their ids, texts, whether they are
+complete, when they came, and the items that speak them; `last`, the agent's newest element: its item and how many
+characters of the reply were spoken; `newest`, likewise for a webhook, with its index; `parted`, the indexes of webhook
+elements that continue a reply; `marks`, of the websocket's newest elements; `rest`, elements that its last frame could
+not begin; `final`, the call is over.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,19 +35,19 @@ from voicemem.protocol.types import JsonObject
 
 MAX_RESPONSES = 4
 MAX_TEXT = 3_500
-"""Bytes of a response that are looked at: notes are small."""
+"""How many bytes of a response are kept, because notes are small."""
 Response = dict[str, Any]
 MAX_REST = 4
-"""Elements that wait for the next frame, or the close."""
+"""The most elements that wait for the next frame or the close."""
 MAX_LIVE = 30
-"""Items beyond the transcript after the call that are withdrawn."""
+"""The most items missing from the transcript after the call that are withdrawn."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     raw = require_object(frame)
     field = next((one for one in FIELDS if isinstance(raw.get(one), str)), "interaction_type")
     if "response_id" in raw and "content" in raw and field not in raw:
-        field, raw = "response_type", raw | {"response_type": "response"}  # as older apps say it
+        field, raw = "response_type", raw | {"response_type": "response"}  # as in older apps
     name, kind, content = keep(raw, FIELDS[field], side, field)
     if content is None:
         return None
@@ -73,7 +73,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """Return what of the last reply was spoken when the caller hung up; of one that has no element yet no one knows."""
+    """Return how much of the last reply was spoken when the caller hung up, if it has an element."""
     last = known.notes.get("last") or {}
     reply = known.reply(last.get("item", ""))
     if reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
@@ -88,18 +88,18 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def read_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what is said now; with `update_only` the caller may still speak."""
+    """Return the news in a transcript; with `update_only` the caller may still speak."""
     reported, by_hook = frame.get("reported", False), "event" in frame
     if reported:
         known.note("final", True)
-    elif known.notes.get("final") and not by_hook:  # the transcript after the call has it already
+    elif known.notes.get("final") and not by_hook:  # the transcript after the call already has it
         return ()
     elements = [frame["element"]] if "element" in frame else frame.get("elements", [])
     return report_elements(elements, frame.get("interaction_type") == "update_only", reported, known, by_hook)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The transcript after the call is all of it; what only live messages had is not part of the call."""
+    """Handle the transcript after the call, which is complete; items only in live messages are withdrawn."""
     call, elements = frame["call"], frame.get("elements", [])
     yield from report_elements(elements, False, True, known, by_hook=True)
     if call.get("spoken"):
@@ -121,7 +121,7 @@ def measure(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_response(frame: JsonObject, ts: int, known: Known) -> Made:
-    """More of what the app has the agent say; it becomes a reply once the transcript has some of it."""
+    """Note more of a response of the app; it becomes a reply once the transcript has some of it."""
     responses, name = responses_of(known), frame["response"]
     response = next((one for one in responses if one["name"] == name), None)
     if response is None:
@@ -148,11 +148,11 @@ def tool_event(raw: JsonObject, kind: str, turn: int) -> MadeEvent:
     return tool_call(raw["tool_call_id"], raw.get("name") or "tool", raw.get("arguments"), turn)
 
 
-# The transcript: an utterance is the item `~tINDEX`, whatever message it comes in
+# The transcript: an utterance is the item `~tINDEX` in any message
 
 
 def item_of(index: int, parted: Sequence[int] = ()) -> str:
-    """The item of an utterance; of one that continues a reply (`parted`), that of the reply with another number."""
+    """Return the item of an utterance; one that continues a reply (`parted`) has the reply's item with a number."""
     if not parted:
         return f"~t{index}"
     base = index - sum(one <= index for one in parted)
@@ -165,8 +165,8 @@ def report_elements(
 ) -> Iterator[MadeEvent]:
     """Yield the news in elements, up to one that this frame may not begin; the last utterance may be `partial`.
 
-    Each message of the websocket repeats those before it: an element that is as it was is not looked at again. A
-    webhook may divide a reply by a tool that the transcript of the websocket had as one.
+    Each websocket message repeats earlier ones: unchanged elements are skipped. A webhook may split by a tool a reply
+    that the websocket's transcript had as one.
     """
     flow, seen, marks = Flow(known), known.notes.get("marks", {}), {}
     rest: list[JsonObject] = []
@@ -190,7 +190,7 @@ def report_elements(
                 events = agent_element(element, item, reported, flow)
                 said = () if by_hook else (one for one in events or () if isinstance(one, LlmDone | LlmDelta))
                 text = next((one.text for one in said if one.item == item), None)
-                if text is not None:  # looked at again only if there is more of it by then
+                if text is not None:  # read again only once it has grown
                     marks[index] = mark_of(element, False, len(text))
             case "user" | "transfer_target":
                 events = user_element(element, item, not is_last, reported, flow)
@@ -208,12 +208,12 @@ def report_elements(
 
 
 def mark_of(element: JsonObject, is_partial: bool, length: int) -> int:
-    """A mark of what an element of the websocket says, and the length of the reply that it is."""
+    """Return a mark of a websocket element's content, and of the length of its reply."""
     return checksum((is_partial and element["role"] != "agent", length, element))
 
 
 def spoken_before(element: JsonObject, parted: list[int], known: Known) -> tuple[KnownReply, int] | None:
-    """Return the reply that an element continues, and how much of it was said before; None for one of its own."""
+    """Return the reply that an element continues, and how much was spoken before; None for a new reply."""
     item, index, spoken = known.notes.get("newest") or (None, None, 0)
     reply = known.reply(item)
     is_next = index == element["index"] - 1 and element["index"] not in parted
@@ -242,7 +242,7 @@ def user_element(element: JsonObject, item: str, final: bool, reported: bool, fl
 
 
 def responses_of(known: Known) -> list[Response]:
-    """Return what the app has sent, the oldest first; a copy."""
+    """Return a copy of the app's responses, the oldest first."""
     return [dict(one) for one in known.notes.get("responses", ())]
 
 
@@ -251,7 +251,7 @@ def keep_responses(responses: list[Response], known: Known) -> None:
 
 
 def agent_element(element: JsonObject, item: str, reported: bool, flow: Flow) -> list[MadeEvent] | None:
-    """Return what of a reply was spoken; where the app has sent more of it, and the caller spoke then, it was cut."""
+    """Return the spoken part of a reply; if the app has sent more, and the caller spoke after it, it was cut."""
     known, text = flow.known, element.get("content", "").strip()
     responses, reply = responses_of(known), known.reply(item)
     response = response_for(element, item, text, responses)
@@ -284,7 +284,7 @@ def agent_element(element: JsonObject, item: str, reported: bool, flow: Flow) ->
 
 
 def response_for(element: JsonObject, item: str, text: str, responses: list[Response]) -> Response | None:
-    """The response of the app that an element says: by its name, or the newest that begins so."""
+    """Return the app's response that an element speaks: by its id, or the newest with this beginning."""
     for response in responses:
         if response.get("item") == item or (element.get("response") == response["name"] and "item" not in response):
             return response
@@ -299,7 +299,7 @@ def response_for(element: JsonObject, item: str, text: str, responses: list[Resp
 def goes_on(
     item: str, text: str, response: Response | None, responses: list[Response], last: JsonObject, known: Known
 ) -> Iterator[MadeEvent]:
-    """A reply that continues after something that the caller said was not cut there: what it had said is whole."""
+    """Handle a reply that continues after the caller's words: it was not cut, so its first part counts as whole."""
     for one in responses if response is None else ():
         before, rest = one.get("item"), one["text"].strip()[one.get("spoken", 0) :].strip()
         reply = None if before is None else known.reply(before)
@@ -308,14 +308,14 @@ def goes_on(
             one |= {"item": item, "text": rest, "spoken": len(text)}
             keep_responses(responses, known)
             return
-    reply = known.reply(last.get("item", ""))  # its transcript said this too, before the caller's words had come
+    reply = known.reply(last.get("item", ""))  # its transcript already had this, before the caller's words came
     rest = "" if reply is None else reply.text[last["spoken"] :].strip()
     if reply is not None and rest and begins(rest, text):
         yield from heard_whole(reply, last["spoken"])
 
 
 def heard_whole(reply: KnownReply, spoken: int) -> Iterator[MadeEvent]:
-    """Report that what was spoken of a reply is all of it."""
+    """Report that the spoken part of a reply is all of it."""
     yield Resume(item=reply.item)
     yield LlmDone(item=reply.item, text=reply.text[:spoken])
 
@@ -329,7 +329,7 @@ def generated(
 
 
 def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownReply | None) -> Iterator[MadeEvent]:
-    """Retell does not say whether an element ends where the caller broke in: it is taken so, as an estimate."""
+    """Report the heard text. Retell does not say if an element ends at an interruption, so a cut is an estimate."""
     if reply is not None and reply.cut != "no" and (len(text) == len(full) or not element.get("followed")):
         yield Resume(item=item, ts=reply.ended)
     if len(text) < len(full):
@@ -337,12 +337,12 @@ def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownRepl
             yield Interrupt(item=item, heard_text=text, estimated=True, more=True, ts=element.get("until"))
         else:
             yield Tts(item=item, heard_text=text, estimated=True)
-    elif reply is not None and (reply.has_playback or not begins(reply.text, text)):  # a scrubbed text is another
+    elif reply is not None and (reply.has_playback or not begins(reply.text, text)):  # a scrubbed text differs
         yield Tts(item=item, heard_text=full, estimated=True)
 
 
 def other_element(element: JsonObject, flow: Flow) -> list[MadeEvent]:
-    """A key, a text message that the caller sent, or a call of a tool or its result."""
+    """Return a key, a text message from the caller, or a tool call or result."""
     ts, said = element.get("ts"), element.get("content", "")
     if element["role"] == "dtmf":
         turn = flow.next_turn()
@@ -395,12 +395,12 @@ WEBHOOKS: dict[str, Kind] = {
 
 
 def of_call(fields: str) -> str:
-    """Fields of a call, as webhooks have it, and older ones."""
+    """Return paths of a call's fields, in webhooks and in older ones."""
     return " ".join(f"call/{name} data/{name}" for name in fields.split())
 
 
 FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
-"""The field with the type of a frame, by table."""
+"""The field with a frame's type, and its table."""
 RETELL = Dialect(
     name="retell",
     version=8,

@@ -1,10 +1,10 @@
-"""The messages of Vapi that are kept, and their fields.
+"""The kept messages of Vapi, and their fields.
 
-A frame is the body of a webhook, `{"message": {…}}`, or the message in it, as Vapi's clients have it. Of a history in
-one frame the newest messages are kept, since each history repeats those before it; all of the report after the call.
-Prompts, the assistant's configuration, recordings, costs, analyses and everybody's numbers are not kept.
+A frame is the body of a webhook, `{"message": {…}}`, or the message in it, as Vapi's clients get it. Only the newest
+messages of a history are kept, because each history repeats the one before it; and all of the report after the call.
+Prompts, the assistant's configuration, recordings, costs, analyses and all numbers are not kept.
 
-Messages are put into one form first: whatever their age, kind of server and client, a field has one name and one type.
+Messages are normalised first: in all versions, and on servers and clients, a field has one name and one type.
 """
 
 import hmac
@@ -19,15 +19,15 @@ from voicemem.dialects.reading import digest, is_signed, speaker, unix_ms, value
 from voicemem.protocol.types import JsonObject
 
 ROLES = {"assistant": "bot", "ai": "bot", "agent": "bot", "customer": "user", "tool": "tool_call_result"}
-"""Names that a role has in some messages, and its own."""
+"""Other names of roles in some messages, and the usual ones."""
 HISTORY_ROLES = ("user", "bot", "tool_calls", "tool_call_result")
 SPOKEN_ROLES = ("user", "bot")
 CALL_FIELDS = "arguments", "parameters"
 RESULT_FIELDS = "result", "message", "content"
 HISTORY, MESSAGE, REPORT = "conversation-update", "conversation-update.message", "end-of-call-report"
-"""`MESSAGE` is one message of a history, as `split` makes it of a webhook."""
+"""`MESSAGE` is one message of a webhook's history, made by `split`."""
 LATENCY = "end-of-call-report.latency"
-"""The latencies of one reply of a report, as `split` makes them."""
+"""The latencies of one reply in a report, made by `split`."""
 LATENCIES = {
     "turnLatency": "e2e",
     "modelLatency": "llm_ttft",
@@ -35,25 +35,25 @@ LATENCIES = {
     "transcriberLatency": "asr_ttlw",
     "endpointingLatency": "endpointing",
 }
-"""Vapi's names of them, in ms, and ours."""
+"""Vapi's names of latencies (in ms), and ours."""
 OF_CALLER = "customer", "phoneNumber"
 HISTORIES = (HISTORY, "status-update", REPORT)
-"""Messages whose history is looked at."""
+"""Messages whose history is read."""
 MAX_MESSAGES = 12
-"""The newest messages that are read of a history that is not a report."""
+"""How many of the newest messages are read from a history that is not a report."""
 RUNNING = "scheduled", "queued", "ringing", "in-progress", "forwarding"
-"""The `status` of calls that are not over."""
+"""The `status` of calls before their end."""
 ENDED = "ended"
-"""The reason of an end that gives none."""
+"""The reason of an end without one."""
 TOKEN_FIELDS = ("content", "text", "token", "delta")
 ID_FIELDS = ("timestamp", "role", "transcriptType", "turn", "turnId", "transcript", "output", "words", "characters")
 SECRETS = "x-vapi-secret", "authorization"
-"""Headers in which Vapi puts the token of a credential, as it is or behind `Bearer`."""
+"""Headers with a credential's token, bare or after `Bearer`."""
 BEARER = re.compile("^Bearer +", re.IGNORECASE)
 SIGNATURES = "x-vapi-signature", "x-signature"
 TIMESTAMPS = "x-vapi-timestamp", "x-timestamp"
 TOLERANCE_MS = 5 * 60 * 1000
-"""How old or new a signature with a time may be."""
+"""How far from now a signature's time may be."""
 NEWEST_S = 100_000_000_000
 """Larger times are ms."""
 MAX_TIMESTAMP = 40
@@ -64,7 +64,7 @@ def role_of(value: Any) -> Any:
 
 
 def history_of(frame: JsonObject) -> list[JsonObject] | None:
-    """The messages of a history, numbered; None where there is no history. Raises `MalformedFrame`."""
+    """Return the messages of a history, numbered; None without a history. Raises `MalformedFrame`."""
     artifact = frame.get("artifact")
     for holder in (frame, artifact if isinstance(artifact, dict) else {}):
         for name in ("messages", "messagesOpenAIFormatted"):
@@ -78,7 +78,7 @@ def history_of(frame: JsonObject) -> list[JsonObject] | None:
 
 
 def in_one_form(raw: JsonObject) -> Iterator[JsonObject]:
-    """A message of the history; OpenAI's form may say something and call tools in one. Nothing for what no one said."""
+    """Yield the parts of a history message: OpenAI's form may have words and tool calls. System messages have none."""
     role = role_of(raw.get("role"))
     if role not in HISTORY_ROLES:
         return
@@ -103,7 +103,7 @@ def in_one_form(raw: JsonObject) -> Iterator[JsonObject]:
 
 
 def tool_calls(raw: Any) -> Iterator[JsonObject]:
-    """Calls of tools that have an id; name and arguments are in `function` or beside it."""
+    """Yield tool calls that have an id; name and arguments are in `function` or next to it."""
     for one in raw if isinstance(raw, list) else ():
         call = one.get("toolCall", one) if isinstance(one, dict) else None
         if not isinstance(call, dict):
@@ -131,7 +131,7 @@ def report(frame: JsonObject) -> JsonObject:
 
 
 def webhook_of(saved: JsonObject) -> JsonObject | None:
-    """The report of a call as the API shows it. Raises `MalformedFrame`."""
+    """Return the report of a call from the API's form of it. Raises `MalformedFrame`."""
     if isinstance(saved.get("message"), dict) or not isinstance(saved.get("id"), str) or "createdAt" not in saved:
         return saved
     if saved.get("status") in RUNNING or not history_of(saved):
@@ -142,12 +142,12 @@ def webhook_of(saved: JsonObject) -> JsonObject | None:
 
 
 def voice(frame: JsonObject) -> JsonObject | None:
-    """A message that someone begins to speak or stops; None for one that does not say which."""
+    """Return a message that someone begins or stops to speak; None if it does not say which."""
     return frame if frame.get("status") in ("started", "stopped") and isinstance(frame.get("role"), str) else None
 
 
 def speech(frame: JsonObject) -> JsonObject:
-    """Return how much was spoken: `wordsSpoken` of all, or the characters of these `words`, spaces among them."""
+    """Return how much was spoken: `wordsSpoken` in all, or the characters of these `words`, including spaces."""
     timing = frame.get("timing")
     timing = timing if isinstance(timing, dict) else {}
     words = timing.get("words")
@@ -160,7 +160,7 @@ def speech(frame: JsonObject) -> JsonObject:
 
 
 def output(frame: JsonObject) -> JsonObject | None:
-    """A piece of the LLM's text; None for a call of a tool, which comes in messages of its own."""
+    """Return a piece of the LLM's text; None for a tool call, which has messages of its own."""
     said = frame.get("output")
     for _ in range(2):  # a piece may be in an object in an object
         said = first_of(said, TOKEN_FIELDS) if isinstance(said, dict) else said
@@ -179,7 +179,7 @@ def tool_answer(frame: JsonObject) -> JsonObject:
 
 
 def message_of(frame: JsonObject) -> JsonObject:
-    """The message of a webhook's body, or the frame itself; its type without the filter that may be behind it."""
+    """Return the message in a webhook's body, or the frame itself; its type without a filter after it."""
     inside = frame.get("message")
     message = inside if isinstance(inside, dict) and "type" not in frame else frame
     if not isinstance(message.get("type"), str):
@@ -188,7 +188,7 @@ def message_of(frame: JsonObject) -> JsonObject:
 
 
 def id_of(content: JsonObject) -> str | None:
-    """An id that a repeat of the frame has too, made of its content: Vapi gives times, not ids. None without any."""
+    """Return an id made from a frame's content, which a repeat has too, as Vapi sends times, not ids; or None."""
     if content["type"] == MESSAGE:
         item = content["item"]
         place = item["place"] if item.get("time") is None else item["time"]
@@ -201,7 +201,7 @@ def id_of(content: JsonObject) -> str | None:
 
 
 def split(body: JsonObject) -> Iterator[JsonObject]:
-    """The frames of a webhook: one for each message of its history, then it. Raises `MalformedFrame`."""
+    """Yield the frames of a webhook: one for each message of its history, then the rest. Raises `MalformedFrame`."""
     message = message_of(body)
     messages = history_of(message) if message["type"] in HISTORIES else None
     if not messages:
@@ -217,13 +217,13 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
 
 
 def place_of(message: JsonObject) -> JsonObject:
-    """The call and time of a message, for each of its parts."""
+    """Return the call and time of a message, for each of its parts."""
     call = message.get("call")
     return {"call": {"id": call.get("id")} if isinstance(call, dict) else call, "timestamp": message.get("timestamp")}
 
 
 def latency_frames(message: JsonObject, messages: list[JsonObject]) -> Iterator[JsonObject]:
-    """The latencies of turns, each with the reply that answers the caller."""
+    """Yield the latencies of turns, each with the reply that answers the caller."""
     artifact = message.get("artifact")
     holders = (one for one in (artifact, message) if isinstance(one, dict))
     reports = (one["performanceMetrics"] for one in holders if isinstance(one.get("performanceMetrics"), dict))
@@ -268,7 +268,7 @@ def item_of(message: JsonObject) -> str:
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """True if a webhook carries the secret, or a signature with it: HMAC-SHA256 in hex, of the body or `TIME.BODY`."""
+    """Return whether a webhook has the secret, or its signature: HMAC-SHA256 in hex, of the body or `TIME.BODY`."""
     if not secret:
         return False
     raw = [BEARER.sub("", headers[name]) for name in SECRETS if name in headers]
@@ -277,13 +277,13 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bo
     timestamp = next((headers[name] for name in TIMESTAMPS if name in headers), None)
     if timestamp is not None and not is_now(timestamp, now):
         return False
-    # With a time a signature is over both, since the time alone could be changed.
+    # With a time, the signature covers both, because the time alone could be changed.
     payload = body if timestamp is None else timestamp.encode() + b"." + body
     return is_signed(payload, secret, (headers[name].removeprefix("sha256=") for name in SIGNATURES if name in headers))
 
 
 def is_now(timestamp: str, now: int) -> bool:
-    """Return whether a time (Unix seconds or ms, or ISO 8601) is about now."""
+    """Return whether a time (Unix seconds or ms, or ISO 8601) is close to now."""
     if len(timestamp) > MAX_TIMESTAMP:
         return False
     number = int(timestamp) if timestamp.isascii() and timestamp.isdecimal() else None
@@ -302,7 +302,7 @@ def sent(texts: str = "", /, **others: Any) -> type[Record]:
 ToolCall = record("id", function=record("name", arguments=ANYTHING))
 Message = record(
     "role message? assistantName? toolCallId? name?",
-    place=int,  # system messages are not counted
+    place=int,  # does not count system messages
     time=optional(int),
     endTime=optional(int),
     toolCalls=optional(many(ToolCall)),
@@ -316,6 +316,6 @@ Report = sent(
     startedAt=optional(int),
     endedAt=optional(int),
 )
-"""The end of the call; the history is in it, or came before it in frames of its own (`reported`)."""
+"""The end of the call, with the history, or after frames of its own with the history (`reported`)."""
 Speech = sent("text", turn=optional(int), words=optional(int), characters=optional(int))
-"""All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""
+"""All of the agent's text in a turn, and how many words were spoken so far, or how many characters are next."""

@@ -1,12 +1,12 @@
-"""The agent's speech under way, by live messages, until the history has it.
+"""The agent's current speech, from live messages, until the history has it.
 
-Notes: `voices`, the newest few. Each is one reply: what the LLM generated (`full`, as the voice is given it; `tokens`,
-by the LLM's output, with times), what was `spoken` by its transcripts, how many `words` or `characters` of
-it were spoken, when it was first and last heard of, whether it is `over` (`until` when, by what the user said; `in`
-which turn), and whether it is `recorded`: by the history, or as the live reply `item`.
+Notes: `voices`, the newest few. Each is one reply: the LLM's text (`full`, as the voice gets it; `tokens`, from the
+LLM's output, with times), its transcripts (`spoken`), how many `words` or `characters` of it were spoken, the times of
+its first and last message, whether it is `over` (`until` when, `by` which words of the user; `in` which turn), and
+whether it is `recorded`: by the history, or as the live reply `item`.
 
-`cuts`, the newest few interruptions: when, by which turn of the LLM, and the item once it is known. `user-interrupted`
-does not say which message of the history it is about, nor what of it was heard.
+`cuts`, the newest few interruptions: when, in which turn of the LLM, and the item once it is known. `user-interrupted`
+names neither the message of the history nor the heard text.
 """
 
 import re
@@ -21,25 +21,25 @@ from voicemem.protocol.types import JsonObject
 
 MAX_CUTS = 4
 EARLY_MS = 500
-"""An interruption may come so long before the time that a message is said to begin at."""
+"""An interruption may come this long before the stated start of its message."""
 Cut = dict[str, Any]
 NotedMessage = dict[str, Any]
 """Notes on a message of the history."""
 WORD = re.compile(r"\w+")
 LIKE = 0.5
-"""The share of the words of the shorter text that the other has too."""
+"""The least share of the shorter text's words that a similar text has too."""
 MAX_VOICES = 3
 MAX_TEXT = 3_500
-"""Bytes of a reply, and characters of what the user says, that are looked at: notes are small, and so are frames."""
+"""How many bytes of a reply, and characters of the user's words, are used, because notes and frames are small."""
 SETTLE_MS = 1_500
-"""The longest delay of a report on the agent's speech after it was interrupted, or ended."""
+"""The longest delay of a report on the agent's speech after its interruption or end."""
 MAX_WAITING = 8
-"""Texts that are put in order by their times; older ones are one."""
+"""The most texts that are kept in order of time; older ones are joined."""
 Voice = dict[str, Any]
 
 
 class Voices:
-    """The replies that live messages are about, the oldest first, for a block: what it changes of them is noted."""
+    """A context manager over the replies in live messages, the oldest first; changes are noted at its end."""
 
     def __init__(self, known: Known) -> None:
         self.known = known
@@ -54,12 +54,12 @@ class Voices:
 
 
 def newest_of(voices: Sequence[Voice]) -> Voice:
-    """The newest reply; one that has nothing where there is none."""
+    """Return the newest reply; an empty one if there is none."""
     return voices[-1] if voices else {}
 
 
 def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None, text: str) -> Voice:
-    """The reply that a live message is about: that of its turn, else the newest that is not over, else a new one."""
+    """Return the reply of a live message: that of its turn, else the newest that is not over, else a new one."""
     named = None if name is None else next((one for one in reversed(voices) if one.get(field) == name), None)
     if named is not None and not is_after_tool(named, field, ts, text):
         return named
@@ -77,7 +77,7 @@ def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None, text: 
 
 
 def is_after_tool(voice: Voice, field: str, ts: int | None, text: str) -> bool:
-    """Return whether a text is of another reply than this one, which a tool has parted from what comes next."""
+    """Return whether a text belongs to a reply after this one, because a tool came between them."""
     parted = voice.get("parted")
     if parted is None or (ts is not None and ts <= parted):
         return False
@@ -91,7 +91,7 @@ def is_after_tool(voice: Voice, field: str, ts: int | None, text: str) -> bool:
 
 
 def part_voices(known: Known, ts: int) -> None:
-    """A tool is called or has answered: what the agent says after what it has said is another reply."""
+    """Separate replies at a tool call or result: the agent's next words are another reply."""
     with Voices(known) as voices:
         newest = newest_of(voices)
         if not newest.get("over") and full_text(newest):
@@ -99,7 +99,7 @@ def part_voices(known: Known, ts: int) -> None:
 
 
 def part_at(known: Known, ts: int | None) -> None:
-    """The user has spoken at a time: what was said after that is another reply, also if it came before."""
+    """Separate replies at the user's words: text spoken after that time is another reply, even if it came earlier."""
     with Voices(known) as voices:
         newest = newest_of(voices)
         if ts is None or newest.get("over") or "turn" in newest or not began_before(newest, ts):
@@ -115,19 +115,19 @@ def part_at(known: Known, ts: int | None) -> None:
 
 
 def is_late(voice: Voice, ts: int | None, settle_ms: int = SETTLE_MS) -> bool:
-    """Return whether a message without the name of a turn may still be about a reply that was cut."""
+    """Return whether a message without a turn may still belong to a reply that was cut."""
     cut = voice.get("cut")
     return cut is not None and ts is not None and ts <= cut + settle_ms
 
 
 def began_before(voice: Voice, ts: int | None) -> bool:
-    """Return whether a reply began before the user's words of a time; so it is taken where nothing says when."""
+    """Return whether a reply began before a time; assumed if either time is unknown."""
     first = voice.get("first")
     return ts is None or first is None or bool(first <= ts)
 
 
 def end_voices(known: Known, ts: int | None) -> None:
-    """The user has spoken: what the agent says after that is another reply."""
+    """End all replies at the user's words: the agent's next words are another reply."""
     with Voices(known) as voices:
         for voice in voices:
             if not voice.get("over") and began_before(voice, ts):
@@ -163,7 +163,7 @@ def note_output(frame: JsonObject, voices: list[Voice]) -> None:
 
 
 def in_order(texts: list[Any], text: str, ts: int | None, space: str) -> list[Any]:
-    """Texts with their times, and another one: webhooks overtake. Without a time it is the newest; the oldest join."""
+    """Insert a text by its time, as webhooks may overtake each other; without a time, last. The oldest are joined."""
     at = max((one[0] for one in texts), default=0) if ts is None else ts
     ordered = sorted([*texts, [at, text]], key=lambda one: int(one[0]))
     while len(ordered) > MAX_WAITING:
@@ -180,7 +180,7 @@ def joined(texts: list[Any], space: str) -> str:
 
 
 def note_transcript(frame: JsonObject, voices: list[Voice], known: Known) -> None:
-    """Note what the agent says by its transcript; a partial is taken back by the next."""
+    """Note a transcript of the agent; a partial one is replaced by the next."""
     text, ts, last = frame["transcript"].strip(), frame.get("timestamp"), newest_of(voices)
     if not text or (last.get("recorded") and begins(full_text(last), text)):
         return
@@ -195,7 +195,7 @@ def note_transcript(frame: JsonObject, voices: list[Voice], known: Known) -> Non
 
 
 def is_of_past(text: str, ts: int | None, voices: list[Voice], known: Known) -> bool:
-    """Return whether a transcript comes late: it is of a reply that was over when the user spoke after it."""
+    """Return whether a late transcript belongs to a reply that was over before the user spoke."""
     spoke = (known.notes.get("live") or {}).get("ts")
     over = [full_text(one) for one in voices if one.get("over") and began_before(one, ts)]
     is_before = ts is not None and spoke is not None and ts <= spoke
@@ -219,12 +219,12 @@ def spoken(voice: Voice) -> str:
 
 
 def full_text(voice: Voice) -> str:
-    """All of a reply: what was generated, else what was spoken."""
+    """Return all of a reply: the generated text, else the spoken text."""
     return generated(voice) or spoken(voice)
 
 
 def heard_text(voice: Voice) -> str | None:
-    """Return how much of a reply had been spoken, as its beginning; None where nothing says."""
+    """Return the spoken beginning of a reply; None if unknown."""
     text = generated(voice)
     if text and "words" in voice:
         return first_words(text, int(voice["words"]))
@@ -240,18 +240,18 @@ def is_spoken_out(voice: Voice) -> bool:
 
 
 def voice_of(text: str, voices: Sequence[Voice]) -> Voice | None:
-    """The reply that a message of the history is about: one that begins as it does, the newest first."""
+    """Return the reply of a history message: the newest with the same beginning."""
     texts = ((voice, full_text(voice)) for voice in reversed(voices))
     return next((voice for voice, full in texts if full and (begins(full, text) or begins(text, full))), None)
 
 
 def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
-    """Keep an interruption; the voice that it cut is over. `waits`, if that is known: the history does not have it."""
+    """Keep an interruption; the voice that it cut is over. `waits` if that is known: it is not in the history yet."""
     cut: Cut = {"ts": frame.get("timestamp"), "llm": frame.get("turnId"), "number": known.notes.get("cut_count", 0)}
     cut["when"] = frame.get("timestamp", ts if known.has_clock else None)
     known.note("cut_count", cut["number"] + 1)
     with Voices(known) as voices:
-        # It was being spoken: that of the turn which the interruption names, else the newest of its time.
+        # The voice that was speaking: of the turn that the interruption names, else the newest at its time.
         named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
         timely = (one for one in reversed(voices) if was_spoken(one, cut["ts"]))
         voice = next(named, None) or next(timely, None)
@@ -268,7 +268,7 @@ def attach(cut: Cut, voice: Voice) -> None:
 
 
 def attach_late(voice: Voice, known: Known) -> None:
-    """An interruption that came first may have cut the newest reply, of which something has come now."""
+    """Attach an earlier interruption to the newest reply, if it cut that one, whose first message came only now."""
     cuts = [dict(one) for one in known.notes.get("cuts", ())]
     free = (one for one in cuts if "waits" not in one and one.get("item") is None and is_cut_by(voice, one))
     cut = None if voice.get("over") or "by" in voice else next(free, None)
@@ -285,7 +285,7 @@ def is_cut_by(voice: Voice, cut: Cut) -> bool:
 
 
 def was_spoken(voice: Voice, at: int | None) -> bool:
-    """True if a reply was not over at a time, or ended by what the user said then: interruptions may come late."""
+    """Return whether a reply was not over at a time, or was ended by the user's words then."""
     if not voice.get("over"):
         return began_before(voice, at)
     until = voice.get("until")
@@ -293,7 +293,7 @@ def was_spoken(voice: Voice, at: int | None) -> bool:
 
 
 def cut_of(noted: NotedMessage, text: str, known: Known) -> Cut | None:
-    """The interruption of a message of the history: of the reply that it is about, else the one at about its end."""
+    """Return the interruption of a history message: of its reply, else one close to its end."""
     cuts = reversed(known.notes.get("cuts", ()))
     return next((dict(cut) for cut in cuts if is_about(cut, noted, text, known)), None)
 
@@ -318,7 +318,7 @@ def is_about(cut: Cut, noted: NotedMessage, text: str, known: Known) -> bool:
 
 
 def mark_cut(cut: Cut, noted: NotedMessage, full: str, known: Known) -> Iterator[MadeEvent]:
-    """The interruption of a message, with what of it was heard: what the history has, or the words that were spoken."""
+    """Yield the interruption of a message, with its heard text: the history's, or the spoken words."""
     spoken = full[: noted["spoken"]]
     voice = voice_of(spoken, known.notes.get("voices", ()))
     words = None if voice is None else heard_text(voice)
@@ -331,7 +331,7 @@ def mark_cut(cut: Cut, noted: NotedMessage, full: str, known: Known) -> Iterator
     known.note("cuts", [one | {"item": noted["item"]} if one["number"] == cut["number"] else one for one in cuts])
 
 
-# Words: case and marks do not count
+# Words, without case and punctuation
 
 
 def first_words(text: str, count: int) -> str:
@@ -344,7 +344,7 @@ def word_count(text: str) -> int:
 
 
 def is_similar(one: str, other: str) -> bool:
-    """Return whether two texts may be the same speech, heard twice."""
+    """Return whether two texts may be transcripts of the same speech."""
     first, second = (WORD.findall(text[:MAX_TEXT].casefold()) for text in (one, other))
     if not first or not second:
         return plain(one) == plain(other)
@@ -355,11 +355,11 @@ def is_similar(one: str, other: str) -> bool:
 
 
 MAX_NEWEST = 6
-"""Messages of each speaker of which an older version is recognised."""
+"""The most messages of each speaker that are kept to recognise older versions."""
 
 
 def noted_message(kind: str, item: str, known: Known) -> NotedMessage:
-    """Return what is noted of a message; nothing for a new one, and for one of long ago."""
+    """Return the notes on a message; empty for a new or a very old one."""
     return next((dict(one) for one in known.notes.get(kind, ()) if one["item"] == item), {})
 
 
@@ -370,7 +370,7 @@ def keep_message(kind: str, now: NotedMessage, known: Known) -> None:
 
 
 def is_outdated(before: NotedMessage, message: JsonObject, stamp: int | None) -> bool:
-    """Return whether a message is known in a newer version: webhooks come in any order."""
+    """Return whether a newer version of a message is known: webhooks come in any order."""
     if stamp is not None and before.get("stamp") is not None:
         return stamp < int(before["stamp"])
     end, known_end = message.get("endTime"), before.get("end")

@@ -1,17 +1,16 @@
 """The dialect `vapi`: messages of Vapi's server URL, or of its clients.
 
-A webhook is taken apart: one frame for each message of its history, so that each is kept once.
+A webhook is split: one frame for each message of its history, so that each is kept once.
 
-What is remembered is the history: each message of it is one item, `ROLE:TIME`, or `ROLE#PLACE` where it has no time.
-Until it has come, live messages stand in for it: what the user says is `~uTURN`, withdrawn when the history has it;
-what the agent says waits in the notes (`speaking`) until the user speaks or the call ends, and is `~aTURN` then; what
-it says after a tool is `~aTURN/2`, and so on.
+The history is the memory: each of its messages is one item, `ROLE:TIME`, or `ROLE#PLACE` without a time. Until it
+comes, live messages are used: the user's words are `~uTURN`, withdrawn when the history has them; the agent's wait in
+the notes (`speaking`) until the user speaks or the call ends, and then are `~aTURN`; its words after a tool are
+`~aTURN/2`, and so on.
 
-Notes: `bots` and `users`, the newest messages of each (item, time, end, the time of its frame and, of a reply, how many
-characters of its text were spoken); `live` (turn, finals and newest time of what the user says); `final` (the report
-has come); `+TURN` and `-TURN`, how many live replies of a turn have been said and how many the history has replaced;
-`=ITEM`, the live reply that a message of the history is; `marks`, of the messages of the newest history; those of
-`speaking`.
+Notes: `bots` and `users`, the newest messages of each (item, time, end, the time of its frame and, for a reply, its
+spoken characters); `live` (turn, finals and newest time of the user's words); `final` (the report has come);
+`+TURN` and `-TURN`, how many live replies of a turn were recorded and how many the history has replaced; `=ITEM`, the
+live reply of a history message; `marks`, of the newest history's messages; those of `speaking`.
 """
 
 from collections.abc import Iterator
@@ -40,13 +39,13 @@ from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume,
 from voicemem.protocol.types import JsonObject
 
 MAX_LIVE = 40
-"""Turns of live transcripts that are looked through for one that a message of the history repeats."""
+"""How many turns of live transcripts are searched for one that a history message repeats."""
 MAX_LOOKED = 16_000
-"""Characters at the end of a message in which a late transcript is looked for."""
+"""How many characters at the end of a message are searched for a late transcript."""
 VOICES = "voices"
-"""The key of the mark of what live messages have said of the agent's, among those of messages."""
+"""The key, among the marks of messages, of the mark of the agent's live speech."""
 MAX_CALLS = 60
-"""Calls of tools that one message may report."""
+"""The most tool calls that one message may report."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -83,7 +82,7 @@ def read_message(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The report has all messages; what else live messages said is not part of the call."""
+    """Handle the report, which has all messages; other live texts are withdrawn."""
     messages = frame.get("messages") or []
     if messages or frame.get("reported"):
         known.note("final", True)
@@ -96,7 +95,7 @@ def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def withdraw_live(known: Known) -> Made:
-    """Take back what live messages said, but for replies of which nothing was heard: no history has these."""
+    """Withdraw live texts, except replies that were not heard at all: no history has these."""
     taken_over = {item for key, item in known.notes.items() if key.startswith("=")}
     for turn in range(max(0, known.next_turn - MAX_LIVE), known.next_turn):
         if known.text_of(f"~u{turn}"):
@@ -134,7 +133,7 @@ def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Made:
-    """Put a text among the finals of its turn; a partial that comes after its final is one of the past."""
+    """Insert a text among the finals of its turn; a partial that comes after its final is outdated."""
     live: dict[str, Any] = known.notes.get("live") or {}
     at = frame.get("timestamp")
     finals: list[Any] = live["finals"] if live.get("turn") == turn else []
@@ -150,7 +149,7 @@ def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Mad
 
 
 def is_in_history(kind: str, frame: JsonObject, known: Known) -> bool:
-    """Return whether the newest message of the history has a transcript that comes after it."""
+    """Return whether the newest history message already has a late transcript."""
     newest, at = (known.notes.get(kind) or [None])[-1], frame.get("timestamp")
     if newest is None or (at is not None and "end" in newest and at > newest["end"] + speaking.SETTLE_MS):
         return False
@@ -176,7 +175,7 @@ def hear_agent(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The user cut the agent short: what the history says about it, now or later."""
+    """Handle an interruption; the history shows, now or later, what it cut."""
     cut = speaking.note_cut(frame, ts, known)
     for noted in reversed(known.notes.get("bots", ())):
         reply = known.reply(noted["item"])
@@ -186,7 +185,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def cut_live(cut: speaking.Cut, known: Known) -> list[MadeEvent]:
-    """An interruption that comes after the words of the user's: of a reply that no history has."""
+    """Apply an interruption that came after the user's words to a live reply, which no history has."""
     with speaking.Voices(known) as voices:
         voice = next((one for one in voices if one.get("by") == cut["number"] and "until" in one), None)
         if voice is None:
@@ -201,22 +200,22 @@ def cut_live(cut: speaking.Cut, known: Known) -> list[MadeEvent]:
     return [Interrupt(item=item, heard_text=heard.strip(), estimated=bool(words), more=True, ts=cut["when"])]
 
 
-# What the history does not have yet
+# Speech that the history does not have yet
 
 
 def live_item(turn: int, number: int) -> str:
-    """A live reply of a turn, which may have another after a tool."""
+    """Return the item of a live reply; a turn may have further ones after tools."""
     return f"~a{turn}" if number == 1 else f"~a{turn}/{number}"
 
 
 def live_number(turn: int, known: Known) -> int:
-    """The number of a turn's newest live reply."""
+    """Return the number of a turn's newest live reply."""
     number: int = known.notes.get(f"+{turn}", 1)
     return number
 
 
 def say_parted(known: Known) -> list[MadeEvent]:
-    """Return what the agent had said before a tool, once it says something else."""
+    """Record the agent's words before a tool, once it speaks again."""
     with speaking.Voices(known) as voices:
         parted = (one for one in voices[:-1] if "parted" in one and not one.get("recorded") and not one.get("over"))
         voice = next(parted, None)
@@ -224,7 +223,7 @@ def say_parted(known: Known) -> list[MadeEvent]:
 
 
 def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
-    """Return what the agent has said, as one reply, now that the user answers, or has at a time."""
+    """Record the agent's words as one reply, now that the user answers, or answered at a time."""
     with speaking.Voices(known) as voices:
         spoken = [one for one in voices if speaking.full_text(one) and speaking.began_before(one, ts)]
         waiting = [one for one in spoken if not one.get("recorded")]
@@ -232,7 +231,7 @@ def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
 
 
 def stop_voices(known: Known, ts: int) -> Made:
-    """Return what the agent was saying when the caller hung up, and how much of it was spoken."""
+    """Record the agent's current words when the caller hung up, and how much was spoken."""
     newest = speaking.newest_of(known.notes.get("voices", ()))
     if newest.get("recorded"):
         return
@@ -243,7 +242,7 @@ def stop_voices(known: Known, ts: int) -> Made:
 
 
 def stop_last(known: Known, ts: int) -> Made:
-    """Stop the last reply of the history: heard is what that has of it, or the words that were spoken by then."""
+    """Stop the last reply of the history: the heard text is the history's, or the words spoken by then."""
     noted = (known.notes.get("bots") or [None])[-1]
     reply = None if noted is None else known.reply(noted["item"])
     if noted is None or reply is None or reply.cut != "no":
@@ -269,10 +268,10 @@ def use_tools(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
-    """Return what messages of a history say that is new; up to one that this frame may not begin any more.
+    """Yield the news in a history's messages, up to one that this frame may not begin.
 
-    Each history repeats those before it: a message that is as it was is not looked at again, unless live messages have
-    said more of the agent's since.
+    Each history repeats earlier ones: unchanged messages are skipped, unless live messages have more of the agent's
+    words since.
     """
     flow = Flow(known)
     if len(messages) == 1:
@@ -294,7 +293,7 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
 
 
 def read_one(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
-    """Return what one message of a history says that is new; None for one that this frame may not begin."""
+    """Return the news in one history message; None if this frame may not begin it."""
     match message["role"]:
         case "user":
             return user_message(message, stamp, reported, flow)
@@ -325,7 +324,7 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: F
 
 
 def withdraw_merged(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEvent]:
-    """Withdraw what used to be messages of their own, and was joined to the one before."""
+    """Withdraw messages that were merged into the one before them."""
     start, end = message.get("time"), message.get("endTime")
     if start is None or end is None:
         return
@@ -339,7 +338,7 @@ def withdraw_merged(kind: str, message: JsonObject, known: Known) -> Iterator[Ma
 
 
 def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[MadeEvent] | None:
-    """Return what of a reply was spoken, by the history; live messages may know how it would have gone on."""
+    """Return the spoken part of a reply, from the history; live messages may have its whole text."""
     known, item, text = flow.known, frames.item_of(message), message["message"]
     item = known.notes.get(f"={item}", item)
     before, reply = noted_message("bots", item, known), known.reply(item)
@@ -370,7 +369,7 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
 
 
 def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
-    """Return how the newest reply would have gone on, where live messages of it come after the history had it."""
+    """Complete the newest reply, if live messages with more of it come after the history had it."""
     now = (known.notes.get("bots") or [None])[-1]
     reply = None if now is None else known.reply(now["item"])
     if now is None or reply is None:
@@ -379,7 +378,7 @@ def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
         voice = speaking.newest_of(voices)
         first, start, end = voice.get("first"), now.get("time"), now.get("end")
         if first is None or start is None or end is None or not start - speaking.SETTLE_MS <= first <= end:
-            return  # it is of another time than the message
+            return  # it is from another time than the message
         text, full = reply.text[: now["spoken"]], speaking.generated(voice)
         if not full or not (begins(full, text) or begins(text, full)):
             return
@@ -390,7 +389,7 @@ def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
 
 
 def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]:
-    """A reply that was generated, and cut before its first word by what the user says: the history does not have it."""
+    """Record a reply that the user's words cut before its first word, so that the history does not have it."""
     matched = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
     end, reply = message.get("endTime"), known.reply(live_item(turn, live_number(turn, known)))
     with speaking.Voices(known) as voices:
@@ -401,7 +400,7 @@ def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]
 
 
 def say(waiting: list[speaking.Voice], turn: int, known: Known) -> list[MadeEvent]:
-    """Return what the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
+    """Record the agent's words from live messages as one reply of a turn; the last part may have been cut."""
     number, last = live_number(turn, known), waiting[-1]
     item = live_item(turn, number)
     if "parted" in last:
@@ -427,9 +426,9 @@ def say(waiting: list[speaking.Voice], turn: int, known: Known) -> list[MadeEven
 
 
 def take_over(item: str, turn: int, text: str, known: Known) -> tuple[str, list[MadeEvent]]:
-    """The item of a reply. What live messages said of it is taken back, unless they know where it was cut.
+    """Return the item of a reply. Its live text is withdrawn, unless live messages know where it was cut.
 
-    One of which nothing was heard is not in the history, unless that begins as it does.
+    A live reply that was not heard is not in the history, unless the message has the same beginning.
     """
     number = known.notes.get(f"-{turn}", 0) + 1
     taken = live_item(turn, number)
@@ -446,7 +445,7 @@ def take_over(item: str, turn: int, text: str, known: Known) -> tuple[str, list[
 def heard(
     now: speaking.NotedMessage, before: speaking.NotedMessage, full: str, was_cut: bool, known: Known
 ) -> Iterator[MadeEvent]:
-    """Return how much of a reply was heard: what was spoken of it, if the user interrupted it or if it is not all."""
+    """Report the heard text of a reply: the spoken part, if the user interrupted it or if it is not all."""
     item, spoken = now["item"], full[: now["spoken"]]
     cut = speaking.cut_of(now, spoken, known)
     if was_cut and now["spoken"] > before.get("spoken", 0) and cut is None:
@@ -460,7 +459,7 @@ def heard(
 
 
 def settle_last(known: Known) -> Iterator[MadeEvent]:
-    """A reply of which the history has only the beginning was cut there, once something else comes after it."""
+    """Cut a reply whose beginning alone is in the history, once another message follows."""
     bots = known.notes.get("bots") or ()
     last = bots[-1] if bots else None
     reply = None if last is None else known.reply(last["item"])
@@ -475,11 +474,11 @@ def tools(message: JsonObject, turn: int, ts: int | None) -> list[MadeEvent]:
     return [tool_call(id, function["name"], function.get("arguments"), turn, ts) for id, function in calls]
 
 
-# What live messages have said
+# Live messages
 
 
 def new_turn(text: str, reported: bool, flow: Flow) -> int:
-    """The turn of the live transcript that an utterance repeats; else a new one, if the one before has an answer."""
+    """Return the turn of the live transcript that an utterance repeats, else a new one if the last has an answer."""
     known = flow.known
     newest = range(max(known.notes.get("at", 0) + 1, known.next_turn - MAX_LIVE), known.next_turn)
     said = {turn: live for turn in newest if (live := known.text_of(f"~u{turn}"))}
@@ -511,7 +510,7 @@ KINDS: dict[str, Kind] = {
     "tool-calls-result": Kind(
         "vendor", sent("toolCallId name?", result=ANYTHING), use_tools, prepare=frames.tool_answer
     ),
-    # What says nothing about the transcript that other messages do not say.
+    # Messages that add nothing to the transcript.
     **silent(
         "vendor",
         """
