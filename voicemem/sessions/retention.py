@@ -5,8 +5,9 @@ All of it happens while calls are running, so it is done in small steps with pau
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from voicemem.runtime import NodeIdentity
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -14,9 +15,8 @@ from voicemem.store.port import Store
 from voicemem.store.session_filters import SessionFilter
 
 LOG = logging.getLogger("voicemem")
+T = TypeVar("T")
 SESSIONS_PER_ROUND = 50
-SESSIONS_PER_STEP = 2
-"""Sessions whose content is deleted together: each step looks into all tables for each of them."""
 LEASE_MS = 60_000
 """How long a node has what it claims. Work that takes longer may be done twice, which does no harm."""
 IDLE_PAUSE_S = 0.5
@@ -63,10 +63,9 @@ class RetentionWorker:
         while time() < latest and (keys := await claim(self.node.token, self.clock(), LEASE_MS, SESSIONS_PER_ROUND)):
             for key in keys:
                 self.read_models.discard(key)
-            for first in range(0, len(keys), SESSIONS_PER_STEP):
-                together = keys[first : first + SESSIONS_PER_STEP]
-                while await run_paced(self.store.retention.delete_erased(together)):
-                    pass
+            left: Sequence[int] = keys
+            while left := await run_paced(self.store.retention.delete_erased(left)):
+                pass
             count += len(keys)
         while not await run_paced(self.store.retention.finish_erased()):
             pass
@@ -96,7 +95,7 @@ class RetentionWorker:
         return count
 
 
-async def run_paced(step: Awaitable[bool]) -> bool:
+async def run_paced(step: Awaitable[T]) -> T:
     """The result of a step, after a pause in proportion to the time that it took."""
     time = asyncio.get_running_loop().time
     begun = time()

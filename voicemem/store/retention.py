@@ -149,46 +149,46 @@ class Retention(Port):
         """Claim erased sessions whose content is not deleted yet, the oldest erasure first."""
         return await claim(self.database, ERASED, node, now_ms, lease_ms, limit)
 
-    async def delete_erased(self, keys: Sequence[int]) -> bool:
+    async def delete_erased(self, keys: Sequence[int]) -> Sequence[int]:
         """Delete a portion of their content: journal, deliveries, snapshots, secrets, endpoints, producers.
 
-        Returns False when none is left.
+        Returns those of which something may be left.
         """
 
-        def job(connection: Connection) -> bool:
+        def job(connection: Connection) -> Sequence[int]:
             connection.streams.flush()
-            if self.delete_portion(connection, keys):
-                return True
-            if connection.execute(DELETE_PLANS, keys=list(keys)):
+            left = self.delete_portion(connection, keys)
+            done = list(keys[: len(keys) - len(left)])
+            if done and connection.execute(DELETE_PLANS, keys=done):
                 self.residue.note(connection)
-            return False
+            return left
 
-        return await self.transcript_index.delete_portion(keys) or await self.database.write(job)
+        return keys if await self.transcript_index.delete_portion(keys) else await self.database.write(job)
 
     async def finish_erased(self) -> bool:
         """Remove what deletion leaves behind outside of tables; False when that must be tried again."""
         return await self.residue.clear()
 
-    def delete_portion(self, connection: Connection, keys: Sequence[int]) -> bool:
-        """Delete a portion of the content of erased sessions; False when none is left.
+    def delete_portion(self, connection: Connection, keys: Sequence[int]) -> Sequence[int]:
+        """Delete a portion of the content of erased sessions; the last of them, of which something may be left.
 
         A job that deleted a journal of a million events at once would stop all calls.
         """
-        has_memories, has_attempts, *filled = map(bool, connection.one(self.select_filled, keys=list(keys)))
-        if has_memories:
-            return any(self.memories.delete_portion(connection, key, MEMORIES) for key in keys)
         portion = Portion()
-        for key in keys:
+        has_memories, has_attempts, *filled = map(bool, connection.one(self.select_filled, keys=list(keys)))
+        if has_memories and any(self.memories.delete_portion(connection, key, MEMORIES) for key in keys):
+            return keys
+        for number, key in enumerate(keys):
             if has_attempts and (selected := portion.select(connection.rows(ATTEMPTS, stream=key, rows=portion.rows))):
                 connection.execute(DELETE_ATTEMPTS, keys=selected)
             for table in compress(self.tables, filled):
-                if portion.is_full:
-                    return True
                 if selected := portion.select(connection.rows(table.select, stream=key, rows=portion.rows)):
                     connection.execute(table.delete, stream=key, keys=selected)
                     if table.is_counted:
                         connection.streams.count_stored(key, -portion.selected_bytes)
-        return portion.has_begun
+                if portion.is_over:
+                    return keys[number:]
+        return ()
 
 
 async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:

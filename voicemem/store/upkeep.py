@@ -1,5 +1,6 @@
 """Help that engines share: how a store is opened, migrations of its schema, and portions of what is deleted."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -8,6 +9,8 @@ from typing import Any, NamedTuple
 PORTION_ROWS = 200
 PORTION_BYTES = 1024 * 1024
 """The bounds of a portion; the row that exceeds the bytes is its last."""
+PORTION_S = 0.001
+"""The time after which a portion that has begun ends: beside a busy event loop, each statement waits for it."""
 
 
 class Migration(NamedTuple):
@@ -54,6 +57,7 @@ class Portion:
     def __init__(self) -> None:
         self.rows = PORTION_ROWS
         self.bytes = PORTION_BYTES
+        self.ends_s = time.monotonic() + PORTION_S
         self.selected_bytes = 0
         """Those of the rows that were selected last."""
 
@@ -64,6 +68,10 @@ class Portion:
     @property
     def is_full(self) -> bool:
         return self.rows <= 0 or self.bytes <= 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_full or (self.has_begun and time.monotonic() >= self.ends_s)
 
     def select(self, sizes: Iterable[tuple[Any, ...]]) -> list[Any]:
         """The keys of the first rows (given as key and bytes) that fit."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tests.support.profiles import seeds
 from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
+from voicemem.store import upkeep
 from voicemem.store.append_rules import Batch, Offer
 from voicemem.store.outbox import Attempt
 from voicemem.store.port import Store
@@ -190,7 +191,7 @@ async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> Non
         await store.retention.erase(key, NOW)
     writer, changed = store.database.writer, [0]
 
-    async def step() -> bool:
+    async def step() -> Sequence[int]:
         before = writer.total_changes()
         left = await store.retention.delete_erased(keys)
         changed.append(writer.total_changes() - before)
@@ -210,6 +211,23 @@ def test_a_portion_is_bounded_by_rows_and_by_bytes() -> None:
     portion = Portion()
     portion.select((number, 1) for number in range(PORTION_ROWS - 1))
     assert ([7], True) == (portion.select([(7, 1), (8, 1)]), portion.has_begun)
+
+
+async def test_a_portion_ends_after_its_time(store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no time at all each deletes from one table; a session that is done is not claimed again while others are."""
+    monkeypatch.setattr(upkeep, "PORTION_S", 0)
+    keys = [await end(store, await begin(store, name)) for name in ("one", "two")]
+    for key in keys:
+        await store.retention.erase(key, NOW)
+    left: Sequence[int] = keys
+    seen = list[tuple[int, list[int]]]()
+    while left := await store.retention.delete_erased(left):
+        seen.append((len(left), await store.retention.claim_erased("", NOW, 1, 50)))
+    assert [len(claimed) for _, claimed in seen] == [count for count, _ in seen]
+    assert 4 < [count for count, _ in seen].count(2)
+    assert 4 < [count for count, _ in seen].count(1)
+    assert await store.retention.finish_erased()
+    assert {} == on_disk(path)
 
 
 @pytest.mark.slow
