@@ -136,13 +136,7 @@ async def select_context(
     message. Settings and the document of a user are always those of now, memories of earlier calls those of now or of
     the session's end. Raises `Refused` (`invalid_query` for a position that is not there yet, `unknown_turn`).
     """
-    if options.at is not None and options.at_turn is not None:
-        raise Refused("invalid_query", "A context is of a position or of a turn, not of both.")
-    position = options.at
-    if options.at_turn is not None:
-        position = first_request(await read_models.get_state(stream), options.at_turn)
-    if position is not None and position > stream.position:
-        raise Refused("invalid_query", f"The journal ends at position {stream.position}.")
+    position = await position_of(read_models, stream, options)
     peek = options.peek or position is not None
     session_config = parse_config(stream.config)
     user_documents = await make_user_documents(read_models, stream.project, session_config)
@@ -159,9 +153,7 @@ async def select_context(
     recall_settings = settle_recall(requested, session_config.memory.memories, policies.default.memories)
     recalled = None
     if recall is not None and recall_settings is not None:
-        if said is None:
-            messages = reversed(read_model.current_messages())
-            said = next((message.content for message in messages if message.role == "user"), "")
+        said = last_said(read_model) if said is None else said
         count = policies.counter(model_of(session_config, policies)).count
         carried = "\n".join(session.text for session in read_model.state.carried or ())
         recalled = await recall.message(stream, recall_settings, said, count, note=not peek, carried=carried)
@@ -181,6 +173,24 @@ async def select_context(
     if position is None:
         return await read_models.read(stream, choose_and_make, is_long)
     return await read_models.perform(stream.key, read_model, partial(choose_and_make, read_model), off_loop=True)
+
+
+async def position_of(read_models: ReadModelCache, stream: Stream, options: ContextOptions) -> int | None:
+    """The earlier position that a context is asked for; None for the newest. Raises `Refused`, and as `get`."""
+    if options.at is not None and options.at_turn is not None:
+        raise Refused("invalid_query", "A context is of a position or of a turn, not of both.")
+    position = options.at
+    if options.at_turn is not None:
+        position = first_request(await read_models.get_state(stream), options.at_turn)
+    if position is not None and position > stream.position:
+        raise Refused("invalid_query", f"The journal ends at position {stream.position}.")
+    return position
+
+
+def last_said(read_model: ReadModel) -> str:
+    """The caller's last message; empty before the first one."""
+    messages = reversed(read_model.current_messages())
+    return next((message.content for message in messages if message.role == "user"), "")
 
 
 def resolve_settings(policies: Policies, session_config: SessionConfig, options: ContextOptions) -> ContextConfig:

@@ -65,9 +65,9 @@ def has_large_integer(value: Any) -> bool:
     return False
 
 
-def decode_body(body: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MAX_VALUES) -> Any:
+def decode_body(body: bytes) -> Any:
     """Decode a request's body, any JSON within the limits. Raises `InvalidFrame`, `Refused`."""
-    check_frame(body, limit, most_values)
+    check_frame(body)
     try:
         body = replace_nul(body)
         value = JSON_DECODER.decode(body)

@@ -381,14 +381,7 @@ class ReadModel:
             if self.turn_changes is not None:
                 self.turn_changes.pop(number, None)
                 self.turn_changes[number] = state.position
-        for known in self.token_counts.values():
-            del known[unchanged:]
-        for texts in self.encoded.values():
-            self.encoded_bytes -= sum(len(text) + ENCODED_BYTES for text in texts[unchanged:] if text)
-            del texts[unchanged:]
-        self.answers, self.answers_bytes = {}, 0
-        while self.blank_messages and self.blank_messages[-1] >= unchanged:
-            self.blank_messages.pop()
+        self.forget_results(unchanged)
         for index in range(unchanged, len(joined)):
             content = joined[index].content
             self.characters += len(content)
@@ -397,6 +390,17 @@ class ReadModel:
         self.made_position, self.made_bytes = state.position, self.folded_bytes
         self.slow_refresh = took_long(time.thread_time() - began, len(dirty))
         dirty.clear()
+
+    def forget_results(self, unchanged: int) -> None:
+        """Forget what was made of the messages, except of the first ones, which have not changed."""
+        for known in self.token_counts.values():
+            del known[unchanged:]
+        for texts in self.encoded.values():
+            self.encoded_bytes -= sum(len(text) + ENCODED_BYTES for text in texts[unchanged:] if text)
+            del texts[unchanged:]
+        self.answers, self.answers_bytes = {}, 0
+        while self.blank_messages and self.blank_messages[-1] >= unchanged:
+            self.blank_messages.pop()
 
     def cut_messages(self, count: int) -> None:
         """Keep the first messages only; where very many follow, or are kept, they are packed from now on."""
