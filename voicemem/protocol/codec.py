@@ -415,8 +415,8 @@ def split_payloads(payloads: Iterable[bytes]) -> list[bytes]:
     return [*map(bytes, RAW_ARRAY_DECODER.decode(b"[%b]" % b",".join(payloads)))]
 
 
-def reject(header: EventHeader, code: str, detail: str) -> RejectedEvent:
-    return RejectedEvent(code, detail, header.session_id, header.producer, header.seq)
+def reject(event: EventHeader | events.IncomingEvent, code: str, detail: str) -> RejectedEvent:
+    return RejectedEvent(code, detail, event.session_id, event.producer, event.seq)
 
 
 def decode_header(text: bytes) -> EventHeader:

@@ -15,9 +15,16 @@ from voicemem.config import session
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, Refused, SessionQuarantined, StoreUnavailable, VoicememError
-from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent, has_large_integer, may_have_large_number
+from voicemem.protocol.codec import (
+    ENCODER,
+    DecodedEvent,
+    RejectedEvent,
+    has_large_integer,
+    may_have_large_number,
+    reject,
+)
 from voicemem.protocol.comparison import HIDDEN_WORD
-from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate, update_patch
+from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate, update_patch
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
 from voicemem.runtime import NodeIdentity, Runtime
 from voicemem.security.access import SETS_NOTHING
@@ -75,7 +82,7 @@ class FrameReducer:
         """
         dialect = DIALECTS.get(event.dialect)
         if dialect is None:
-            return rejected(event, "unknown_dialect", no_such_dialect(event.dialect))
+            return reject(event, "unknown_dialect", no_such_dialect(event.dialect))
         sender = sender or SenderState()
         note_caller(dialect, event.frame, sender)
         try:
@@ -141,7 +148,7 @@ class FrameReducer:
 
     def refuse(self, event: FrameEvent, detail: str) -> RejectedEvent:
         self.count(event.dialect, "malformed")
-        return rejected(event, "malformed_frame", detail)
+        return reject(event, "malformed_frame", detail)
 
     def count(self, dialect: str, result: str) -> None:
         self.metrics.frames.labels(dialect, result).inc()
@@ -200,10 +207,6 @@ def kept_event(event: FrameEvent, frame: Frame | None) -> FrameEvent:
         ts=frame.ts if event.ts is None else event.ts,
         id=vendor_id if event.id is None else event.id,
     )
-
-
-def rejected(event: IncomingEvent, code: str, detail: str) -> RejectedEvent:
-    return RejectedEvent(code, detail, event.session_id, event.producer, event.seq)
 
 
 def reduce_frame(dialect: Dialect, event: FrameEvent) -> Frame | None:
@@ -394,7 +397,7 @@ class Recorder:
             if isinstance(event, FrameEvent) and not isinstance(arrival, ReducedFrame):
                 return self.reduce_frame(lease, event)
         except Refused as refused:
-            return rejected(event, refused.code, refused.detail)
+            return reject(event, refused.code, refused.detail)
         return arrival
 
     async def check_update(self, lease: ProducerLease, arrival: DecodedEvent) -> DecodedEvent | RejectedEvent:
@@ -405,7 +408,7 @@ class Recorder:
             try:
                 await SCHEMA_WORKER.check_config(validated.patch.public)
             except Refused as refused:
-                return rejected(arrival.event, refused.code, refused.detail)
+                return reject(arrival.event, refused.code, refused.detail)
         return validated if isinstance(validated, RejectedEvent) else arrival
 
     def reduce_frame(
