@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -82,40 +83,20 @@ def outcome_of(analysis: Mapping[str, AnalysedValue]) -> str | None:
     return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:MAX_OUTCOME]
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def time_ms(text: str) -> int:
     """Return the Unix ms of an ISO 8601 instant, or of the start of a day. Raises `ValueError` if it does not exist."""
-    match = re.match(TIME_PATTERN, text)
-    if match is None:
+    if re.match(TIME_PATTERN, text) is None:
         raise ValueError("no time")
-    year, month, day, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:6])
-    if not (year and 1 <= month <= 12 and 1 <= day <= days_in(month, year)):
-        raise ValueError("no such day")
-    whole = ((days_before(year, month) + day - 1) * 24 + hours) * 60 + minutes
-    sign, offset_hours, offset_minutes = match.groups()[7:]
-    offset = int(offset_hours or 0) * 60 + int(offset_minutes or 0)
-    whole += offset if sign == "-" else -offset
-    return (whole * 60 + seconds) * 1000 + int(((match[7] or "") + "000")[:3])
+    time = datetime.fromisoformat(text)
+    return (time.replace(tzinfo=time.tzinfo or UTC) - EPOCH) // timedelta(milliseconds=1)
 
 
-def days_in(month: int, year: int) -> int:
-    return days_before(year + month // 12, month % 12 + 1) - days_before(year, month)
-
-
-def days_before(year: int, month: int) -> int:
-    """Return the days from 1970 to the first of a month, counted in years that begin in March."""
-    years = year - (month < 3)
-    return years * 365 + years // 4 - years // 100 + years // 400 + (153 * ((month + 9) % 12) + 2) // 5 - 719_468
-
-
-def civil_date(days: int) -> tuple[int, int, int]:
-    """Return the year, month and day of a number of days since 1970-01-01, counted in years that begin in March."""
-    era, of_era = divmod(days + 719_468, 146_097)
-    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year + year // 4 - year // 100)
-    month = (5 * of_year + 2) // 153
-    day = of_year - (153 * month + 2) // 5 + 1
-    month = month + 3 if month < 10 else month - 9
-    return year + era * 400 + (month <= 2), month, day
+def date_of(days: int) -> date:
+    """The date of a number of days since 1970-01-01; the nearest in the years 1 to 9999."""
+    return date.fromordinal(min(max(EPOCH.toordinal() + days, 1), date.max.toordinal()))
 
 
 def normalised(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from voicemem.protocol.memories import civil_date
+from voicemem.protocol.memories import date_of
 from voicemem.search.words import words_of
 from voicemem.transcript.history import MessageEntry, turn_entries
 from voicemem.transcript.messages import OF_CLIENT, Forgotten, Role
@@ -114,8 +114,8 @@ def turns_after(state: State, number: int) -> Iterable[int]:
 
 def day_words(started_ms: int) -> str:
     """Return the day of a call (UTC) in words that people search for: `3 May 2026`."""
-    year, month, day = civil_date(started_ms // DAY_MS)
-    return f"{day} {MONTHS[month - 1]} {year}"
+    day = date_of(started_ms // DAY_MS)
+    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
 
 
 def indexed_words(passage: Passage, day: str) -> tuple[list[str], list[str], list[str]]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import NamedTuple, TypeVar
 
-from voicemem.protocol.memories import days_before, days_in
 from voicemem.search.words import plain
 
 DAY_MS = 86_400_000
@@ -128,7 +127,10 @@ class Day(NamedTuple):
 
 def span_in(text: str, now_ms: int) -> tuple[int, int] | None:
     """Return the first and the last moment, in Unix ms, of the time that a question names; None if it names none."""
-    days = days_in_question(plain(text[:MAX_QUESTION]), day_of(now_ms))
+    try:
+        days = days_in_question(plain(text[:MAX_QUESTION]), day_of(now_ms))
+    except ValueError:  # beyond these years
+        return None
     if days is None or not FIRST_DAY <= days[0] <= days[1] <= LAST_DAY:
         return None
     return days[0] * DAY_MS, days[1] * DAY_MS - 1
@@ -138,6 +140,11 @@ def day_of(now_ms: int) -> Day:
     number = max(FIRST_DAY, min(LAST_DAY, now_ms // DAY_MS))
     of_number = date.fromordinal(number - FIRST_DAY + 1)
     return Day(of_number.year, of_number.month, number)
+
+
+def days_before(year: int, month: int) -> int:
+    """The days from 1970 to the first of a month. Raises `ValueError` for another year than 1 to 9999."""
+    return date(year, month, 1).toordinal() + FIRST_DAY - 1
 
 
 def days_in_question(text: str, today: Day) -> tuple[int, int] | None:
@@ -196,6 +203,5 @@ def days_of_unit(unit: str, ago: int, today: Day, counted: bool = False) -> tupl
         return begin, begin + 7
     if unit == "year":
         return days_before(today.year - ago, 1), days_before(today.year - ago + 1, 1)
-    year, month = divmod(12 * today.year + today.month - 1 - ago, 12)
-    first = days_before(year, month + 1)
-    return first, first + days_in(month + 1, year)
+    month = 12 * today.year + today.month - 1 - ago
+    return days_before(month // 12, month % 12 + 1), days_before((month + 1) // 12, (month + 1) % 12 + 1)

@@ -109,5 +109,5 @@ def test_times_are_those_of_the_calendar(time: datetime) -> None:
 @every_row("text", ["", "2026", "2026-13-01", "20260101", "0000-01-01", "2026-01-01T24:00:01Z", "٢٠٢٦-٠١-٠١"])
 def test_times_that_do_not_exist(text: str) -> None:
     """Anything else is no time."""
-    with pytest.raises(ValueError, match=r"no (such day|time)"):
+    with pytest.raises(ValueError, match=r"no time|out of range|must be in"):
         time_ms(text)

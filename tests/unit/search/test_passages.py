@@ -10,7 +10,6 @@ from tests.support.plain_fold.calls import call_closed, plain_rows
 from tests.support.random_calls.strategies import calls
 from tests.support.transcripts import closed, folded, reopened
 from voicemem.protocol.codec import decode_journaled
-from voicemem.protocol.memories import civil_date
 from voicemem.protocol.types import JsonObject
 from voicemem.search.passages import Passage, day_words, has_open_messages, indexed_words, passages_in
 from voicemem.search.words import words_of
@@ -79,8 +78,8 @@ def test_days_are_words() -> None:
     assert day_words(0) == "1 January 1970"
     assert day_words(-1) == "31 December 1969"
     assert day_words(951_782_400_000) == "29 February 2000"
-    assert civil_date(-719_468) == (0, 3, 1)
-    assert day_words(2**53).endswith("287396")
+    assert day_words(-(2**53)) == "1 January 1"
+    assert day_words(2**53) == "31 December 9999"
 
 
 def state_of(events: list[JsonObject]) -> State:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from voicemem.protocol.memories import civil_date
+from voicemem.protocol.memories import date_of
 from voicemem.redaction.digit_runs import START, Limit
 from voicemem.redaction.number_words import DUTCH, DUTCH_TENS, GERMAN, GERMAN_TENS, ITALIAN, ITALIAN_TENS, find_number
 from voicemem.redaction.texts import Rules, redact_text
@@ -355,7 +355,7 @@ def says_day(text: str, said_day: int, day: int) -> bool:
     words = set(words_of(text))
     if any(word in words and said_day + apart == day for word, apart in DAYS_APART.items()):
         return True
-    if words & WEEKDAY_NAMES[day % 7] or re.search(rf"(?<!\d)0?{civil_date(day)[2]}(?!\d)", text):
+    if words & WEEKDAY_NAMES[day % 7] or re.search(rf"(?<!\d)0?{date_of(day).day}(?!\d)", text):
         return True
     span = span_in(text, said_day * DAY_MS)
     return span is not None and span[0] <= day * DAY_MS <= span[1]
