@@ -1,4 +1,4 @@
-"""The events of one producer that are not acknowledged yet."""
+"""The unacknowledged events of one producer."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from voicemem.client.options import Options
 class Ack:
     """The outcome of one event: awaiting it returns its seq once it is on disk, or raises `ClientError`.
 
-    An event that was not taken has the seq 0, and its error at once.
+    An event that was not accepted has the seq 0, and its error at once.
     """
 
     __slots__ = ("error", "payload", "resolved", "seq", "waiters")
@@ -20,7 +20,7 @@ class Ack:
     def __init__(self, seq: int, payload: bytes = b"") -> None:
         self.seq = seq
         self.payload = payload
-        """The event as it is sent; empty once it need not be resent."""
+        """The encoded event; empty once it need not be resent."""
         self.resolved = False
         self.error: ClientError | None = None
         self.waiters: list[asyncio.Future[None]] = []
@@ -49,9 +49,9 @@ class Ack:
             raise TimedOut(f"Event {self.seq} was", timeout or 0) from None
 
     def outcome(self) -> int:
-        """The seq of a stored event. Raises `ClientError` for any other one."""
+        """Return the seq of a stored event. Raises `ClientError` for any other."""
         if self.error is not None:
-            raise self.error.with_traceback(None)  # one error of many events must not collect a trace of each
+            raise self.error.with_traceback(None)  # an error shared by many events must not collect a traceback of each
         return self.seq
 
     def resolve(self, error: ClientError | None = None) -> None:
@@ -77,7 +77,7 @@ class Buffer:
         self.next_seq = 1
         self.size = 0
         self.sent: deque[Ack] = deque()
-        """Sent and not acknowledged, in order; a refused event stays until all before it are resolved."""
+        """Sent and unacknowledged events, in order; a refused one stays until all before it are resolved."""
         self.unsent: deque[Ack] = deque()
         self.lock = threading.Lock()
 
@@ -86,12 +86,12 @@ class Buffer:
 
     @property
     def lowest_seq(self) -> int:
-        """The lowest seq that can still be sent; `next_seq` if nothing is held."""
+        """The lowest seq that can still be sent; `next_seq` if the buffer is empty."""
         held = self.sent or self.unsent
         return held[0].seq if held else self.next_seq
 
     def add(self, encode: Callable[[int], bytes], ignore_limits: bool = False) -> Ack:
-        """Add an event under the next seq. Raises `BufferFull` and whatever `encode` raises; then nothing is added."""
+        """Add an event with the next seq. Raises `BufferFull` and whatever `encode` raises; then nothing is added."""
         with self.lock:
             payload = encode(self.next_seq)
             full = len(self) >= self.max_events or self.size + len(payload) > self.max_bytes
@@ -105,19 +105,19 @@ class Buffer:
             return ack
 
     def skip(self, count: int = 1) -> None:
-        """Leave out the next seqs: what they were for cannot be kept."""
+        """Leave out the next seqs, because their events could not be kept."""
         with self.lock:
             self.next_seq += count
 
     def start(self, next_seq: int) -> None:
-        """Continue after what the server has stored, from an earlier process or from another one."""
+        """Continue after the events that the server already has, from an earlier or another process."""
         with self.lock:
             self.next_seq = max(self.next_seq, next_seq)
 
     def take_batch(self, max_bytes: int) -> list[Ack]:
         """Take the next events to send: at least one if there are any, otherwise at most `max_bytes`.
 
-        What is behind a hole waits until everything before it is resolved: the hole can be declared only then.
+        Events after a gap wait until all before it are resolved: only then can the gap be declared.
         """
         batch: list[Ack] = []
         size = 0
@@ -154,7 +154,7 @@ class Buffer:
         self.acknowledge(0)
 
     def acknowledge(self, seq: int) -> None:
-        """Resolve everything up to `seq` as stored, and drop what is resolved from the front: it leaves in order."""
+        """Resolve everything up to `seq` as stored, and drop the resolved events at the front."""
         with self.lock:
             for held in (self.sent, self.unsent):
                 while held and (held[0].resolved or held[0].seq <= seq):

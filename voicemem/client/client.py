@@ -1,4 +1,4 @@
-"""The client: opens sessions, and hands what they send to one connection."""
+"""The client: opens sessions, and sends their events over one connection."""
 
 import asyncio
 import logging
@@ -79,12 +79,12 @@ class Client:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Numbers of events that `send` could not take, in all sessions, by the code of the error."""
+        """The number of events that `send` could not accept, in all sessions, by error code."""
         with self._drops.lock:
             return dict(self._drops.counts)
 
     def metrics(self) -> str:
-        """Dropped and unacknowledged events, and the connection, in the text format of Prometheus."""
+        """Return metrics of dropped and unacknowledged events, and of the connection, in Prometheus' text format."""
         return exposition(self.dropped, [one.buffer for one in self._producers.values()], self.transport)
 
     async def open(
@@ -99,9 +99,9 @@ class Client:
         """Open a new or existing session, and wait for the server's answer, at most `timeout` seconds.
 
         Without `session_id` the client makes a random one. `config` is used only if the session does not exist yet. The
-        default of `timeout` is the option `open_timeout_s`. With `allow_ended`, one that has ended can be opened to be
-        read. Raises `Unreachable` with the addresses, the reasons and what to check; `RequestRefused`, `SessionEnded`,
-        `SessionErased`; `TypeError` and `ValueError` for invalid arguments.
+        default of `timeout` is the option `open_timeout_s`. With `allow_ended`, an ended session can be opened for
+        reading. Raises `Unreachable` with the addresses, the reasons and what to check; `RequestRefused`,
+        `SessionEnded`, `SessionErased`; `TypeError` and `ValueError` for invalid arguments.
         """
         self._start()
         if self.error is not None:
@@ -114,7 +114,7 @@ class Client:
         try:
             async with asyncio.timeout(timeout_s):
                 await opened.ready
-        except BaseException as error:  # also a caller who gives up waiting: no one has the session to close it
+        except BaseException as error:  # even a cancelled caller: no one else could close the session
             self._remove(opened)
             if not isinstance(error, TimeoutError) or timeout_s is None:
                 raise
@@ -130,7 +130,7 @@ class Client:
         return ProducerSession(opened, self._schedule_wakeup, self.rest)
 
     async def search(self, query: str, **params: Unpack[SearchParams]) -> JsonObject:
-        """Search what was heard in earlier calls: the body of `POST /v1/memories/search`.
+        """Search messages and memories of earlier calls: the body of `POST /v1/memories/search`.
 
         Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, and `ClientError` without a `rest_url`.
         """
@@ -138,14 +138,14 @@ class Client:
 
     @property
     def memories(self) -> Memories:
-        """Memories that last beyond a call. Raises `ClientError` without a `rest_url`."""
+        """Long-term memories. Raises `ClientError` without a `rest_url`."""
         return Memories(required(self.rest))
 
     def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
-        """Export all that is stored of a user, line by line (docs/privacy.md); with `events`, journals too.
+        """Export all stored data of a user, line by line (docs/privacy.md); with `events`, journals too.
 
-        Needs a key with the scope `admin`. The last line is of the type `end`. Raises `RequestRefused`, `Closed`;
-        `Unreachable` also for an export that is cut short; `ClientError` without a `rest_url`.
+        Needs a key with the scope `admin`. The last line has the type `end`. Raises `RequestRefused`, `Closed`;
+        `Unreachable`, even if the export is cut short; `ClientError` without a `rest_url`.
         """
         return read_lines(required(self.rest), user_path(user_id, "/export"), {"events": events or None})
 
@@ -162,11 +162,11 @@ class Client:
         return read_lines(required(self.rest), "/v1/exports", {"format": format, **filters})
 
     def is_open(self, session_id: str, producer: str = "main") -> bool:
-        """Return whether this client has a session open, or is opening it, for this producer."""
+        """Return whether this client has opened a session for this producer, or is opening it."""
         return (session_id, producer) in self._producers
 
     def find(self, session_id: str, producer: str = "main") -> ProducerSession | None:
-        """Return an open session so that another part of the program can share it, as the same producer."""
+        """Return an open session, so that another part of the program can share it as the same producer."""
         opened = self._producers.get((session_id, producer))
         if opened is None or not opened.opened:
             return None
@@ -174,9 +174,9 @@ class Client:
         return ProducerSession(opened, self._schedule_wakeup, self.rest)
 
     async def flush(self, session_id: str, timeout: float | None = None) -> None:
-        """Wait until all that this client has sent into a session is acknowledged or refused, of every producer.
+        """Wait until all events of this client in a session, from every producer, are acknowledged or refused.
 
-        What one of them cannot deliver is not waited for. Raises `TimedOut`.
+        Events that a failed producer cannot deliver are not waited for. Raises `TimedOut`.
         """
         of_session = [one for one in self._producers.values() if one.session_id == session_id and one.opened]
         for error in await asyncio.gather(*(one.flush(timeout) for one in of_session), return_exceptions=True):
@@ -230,7 +230,7 @@ class Client:
             self._transport.remove(producer)
 
     def _schedule_wakeup(self, producer: Producer) -> None:
-        """Wake the transport for the events that a producer has taken, once for all that it takes until then.
+        """Wake the transport for a producer's new events, once for all that are added until then.
 
         May be called in any thread.
         """
@@ -241,7 +241,7 @@ class Client:
         schedule = self._loop.call_soon if in_loop else self._loop.call_soon_threadsafe
         try:
             schedule(self._wake_transport, producer)
-        except RuntimeError:  # the event loop was closed, and the client was not
+        except RuntimeError:  # the event loop was closed, but the client was not
             with suppress(RuntimeError):
                 producer.fail(Closed())
 
@@ -267,7 +267,7 @@ class Client:
             await self._reconnector.run()
         except ClientError as error:
             self._fail(error)
-        except Exception as error:  # the outermost edge: acks must not wait for a client that has stopped
+        except Exception as error:  # acks must not wait for a client that has stopped
             LOG.exception("The client has failed")
             self._fail(ClientError("internal", f"The client has failed: {error!r}."))
 

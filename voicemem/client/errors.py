@@ -1,6 +1,6 @@
-"""Errors of a client. Each has the code and the sentence that the server gave.
+"""Errors of a client. Each has a code and a sentence, from the server if it gave one.
 
-The sets say what the client does about the codes and statuses of a server.
+The sets define how the client reacts to the server's codes and statuses.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ TRANSIENT_CODES = frozenset(
     {"flood", "rate_limited", "quota_exceeded", "timeout", "too_many_connections"}
     | {"draining", "store_unavailable", "internal"}
 )
-"""Never a reason to give up, whatever the HTTP status or close code that comes with them."""
+"""Codes that are never a reason to give up, with any HTTP status or close code."""
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-"""HTTP statuses that may change soon, also when a proxy sends them without a code."""
+"""HTTP statuses that may change soon, even if a proxy sends them without a code."""
 
 BUSY_CODES = frozenset({"flood", "rate_limited", "quota_exceeded", "store_unavailable", "too_many_connections"})
-"""The server works and asks for patience, so attempts become rare."""
+"""Codes of a server that is up but busy, so attempts become rarer."""
 
 # Open again
 
 LOST_STATE_CODES = frozenset({"not_open", "session_required"})
-"""The server no longer knows what this connection has opened: only a new connection helps."""
+"""Codes for lost state: the server no longer knows what this connection opened, so only a new one helps."""
 
 # Give up
 
 PRODUCER_FATAL_CODES = frozenset({"superseded", "session_erased", "seq_required"})
-"""This producer can send nothing more into its session."""
+"""Codes after which this producer can send nothing more into its session."""
 REPLAY_FATAL_CODES = PRODUCER_FATAL_CODES | {"seq_conflict", "seq_gap", "session_ended"}
-"""The recording and the session do not fit together, so the rest of it is not sent."""
+"""Codes after which a recording does not fit the session, so its rest is not sent."""
 CLIENT_FATAL_CLOSES = frozenset({1003, 1007, 1008, 1009})
 """Websocket close codes after which the client must not connect again, unless the error is transient."""
 CLIENT_FATAL_STATUSES = frozenset({401, 403})
-"""HTTP statuses that mean the same, once a producer has been opened."""
+"""HTTP statuses with the same meaning, once a producer has been opened."""
 
 
 def is_transient(code: str, status: int | None) -> bool:
-    """Return whether a refused request may succeed later. `status` is None for an error that came without one."""
+    """Return whether a refused request may succeed later. `status` is None for an error without one."""
     return code in TRANSIENT_CODES or status in TRANSIENT_STATUSES
 
 
@@ -52,7 +52,7 @@ def passing_error(address: str, code: str, status: int | None, detail: str) -> U
 
 
 class ClientError(Exception):
-    """Base of all errors of the client. `code` is one of the server's codes, or one of the client's own."""
+    """The base of all client errors. `code` is one of the server's codes, or of the client's own."""
 
     def __init__(self, code: str, detail: str) -> None:
         self.code = code
@@ -61,9 +61,9 @@ class ClientError(Exception):
 
 
 class BufferFull(ClientError):
-    """Too many events or bytes are unacknowledged, so this event was not taken.
+    """Too many events or bytes are unacknowledged, so this event was not accepted.
 
-    Its seq is still free, but with the option `leaves_gaps`.
+    Its seq stays free, unless the option `leaves_gaps` is set.
     """
 
     def __init__(self, events: int, size: int) -> None:
@@ -71,7 +71,7 @@ class BufferFull(ClientError):
 
 
 class EventRefused(ClientError):
-    """One event was refused, and none of it is stored. `seq` is None if the client did not take it."""
+    """One event was refused, and none of it is stored. `seq` is None if the client did not accept it."""
 
     def __init__(self, code: str, detail: str, seq: int | None = None) -> None:
         super().__init__(code, detail)
@@ -79,7 +79,7 @@ class EventRefused(ClientError):
 
 
 class SessionEnded(EventRefused):
-    """The session has ended; it takes no new events."""
+    """The session has ended, and accepts no new events."""
 
 
 class SessionErased(EventRefused):
@@ -113,25 +113,25 @@ class Unreachable(ClientError):
 
 
 class Busy(Unreachable):
-    """The server answered that it cannot serve this client for now; raised only inside the client."""
+    """The server cannot serve this client for now; raised only inside the client."""
 
 
 class TimedOut(ClientError, TimeoutError):
-    """The time that a caller gave has passed. What became of the events is not known yet; they stay under way."""
+    """The caller's timeout has passed. The fate of the events is not known yet; they are still being sent."""
 
     def __init__(self, subject: str, timeout_s: float) -> None:
         super().__init__("timed_out", f"{subject} not acknowledged within {timeout_s:g} s, and may still be.")
 
 
 class Closed(ClientError):
-    """The client was closed. Events unacknowledged by then may or may not be stored."""
+    """The client was closed. Events that were unacknowledged then may or may not be stored."""
 
     def __init__(self) -> None:
         super().__init__("closed", "The client is closed.")
 
 
 class Unacknowledged(ClientError):
-    """The client is closed, and some events were not acknowledged. `events` counts them by session id."""
+    """The client was closed before some events were acknowledged. `events` counts them by session id."""
 
     def __init__(self, events: dict[str, int]) -> None:
         super().__init__("unacknowledged", f"{sum(events.values())} events were not acknowledged in time.")

@@ -1,4 +1,4 @@
-"""Memories that last beyond a call, over REST."""
+"""Long-term memories, over REST."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
@@ -8,7 +8,7 @@ from voicemem.protocol.types import JsonObject
 
 
 class MemoryFields(TypedDict, total=False):
-    """Fields of a memory besides its text; the server's defaults hold for what is absent."""
+    """Fields of a memory besides its text; missing ones get the server's defaults."""
 
     kind: str
     id: str | None
@@ -60,47 +60,47 @@ class ForgetParams(TypedDict, total=False):
 class Memories:
     """The memories of the project that the key opens.
 
-    Each request takes at most `read_timeout_s`. A change is sent once: after `Unreachable` it is not known whether it
-    was stored; all of them are safe to send again. All raise `RequestRefused`, `Unreachable`, `Closed`.
+    Each request takes at most `read_timeout_s`. A change is sent once: after `Unreachable` it may or may not be stored,
+    and is safe to send again. All methods raise `RequestRefused`, `Unreachable`, `Closed`.
     """
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     async def add(self, text: str, **fields: Unpack[MemoryFields]) -> JsonObject:
-        """Keep a memory; returns it as it is stored. What its owner has in the same words already is not kept twice."""
+        """Keep a memory, unless its owner already has it in the same words. Returns the stored memory."""
         return dict((await self._rest.send("POST", "/v1/memories", {"text": text, **fields}))["memories"][0])
 
     async def read(self, memory_id: str, evidence: bool = False) -> JsonObject:
-        """A memory; with `evidence`, also the messages that it comes from, as they were heard."""
+        """Return a memory; with `evidence`, also its source messages, as heard."""
         return await self._rest.get(memory_path(memory_id), {"evidence": evidence or None})
 
     async def change(self, /, memory_id: str, **fields: Any) -> JsonObject:
-        """Change the fields that are given; None takes a value away. Returns the memory."""
+        """Change the given fields; None removes a value. Returns the memory."""
         return await self._rest.send("PATCH", memory_path(memory_id), fields)
 
     async def remove(self, memory_id: str) -> None:
-        """Remove a memory, and its text with it."""
+        """Remove a memory and its text."""
         await self._rest.send("DELETE", memory_path(memory_id))
 
     async def of_user(self, user_id: str, **params: Unpack[ListParams]) -> JsonObject:
-        """A page of the memories of a user, the newest first: `memories`, `next_cursor`."""
+        """Return a page of a user's memories, the newest first: `memories`, `next_cursor`."""
         return await self._rest.get(user_path(user_id, "/memories"), params)
 
     async def of_session(self, session_id: str, **params: Unpack[ListParams]) -> JsonObject:
-        """A page of the memories of a session, likewise."""
+        """Return a page of a session's memories, likewise."""
         return await self._rest.get(session_path(session_id, "/memories"), params)
 
     async def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> JsonObject:
-        """Forget memories of a user for good; returns `ids`. With `dry_run` it only says which."""
+        """Forget memories of a user for good; with `dry_run`, only list them. Returns `ids`."""
         return await self._rest.send("POST", user_path(user_id, "/memories/forget"), params)
 
     async def link(self, user_id: str, same_as: str) -> None:
-        """Make two ids one person's: what is read of either is then of both."""
+        """Link two ids of one person: reads of either id then include both."""
         await self._rest.send("PUT", user_path(user_id, "/same-as"), {"user_id": same_as})
 
     async def unlink(self, user_id: str) -> None:
-        """Undo that, from either of the two."""
+        """Undo a link, from either of the two ids."""
         await self._rest.send("DELETE", user_path(user_id, "/same-as"))
 
 

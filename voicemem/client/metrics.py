@@ -1,4 +1,4 @@
-"""A client's counts: events that `send` could not take, and its metrics in the text format of Prometheus."""
+"""A client's counts of dropped events, and its metrics in Prometheus' text format."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ PREFIX = "voicemem_client"
 
 
 class DroppedEvents:
-    """Counts the dropped events of a client by the code of their error. May be used from any thread."""
+    """Counts a client's dropped events by error code. May be used from any thread."""
 
     def __init__(self, on_dropped: OnDropped | None = None) -> None:
         self.on_dropped = on_dropped
@@ -27,7 +27,7 @@ class DroppedEvents:
             return self.counts[error.code]
 
     def report(self, session_id: str, producer: str, error: ClientError) -> None:
-        """Count an event. Never raises, since this runs where audio is processed."""
+        """Count an event. Never raises, because this runs where audio is processed."""
         count = self.count(error)
         if is_worth_saying(count):
             LOG.warning(
@@ -37,17 +37,17 @@ class DroppedEvents:
         if self.on_dropped is not None:
             try:
                 self.on_dropped(session_id, producer, error)
-            except Exception:  # a defect of the program's own must not stop its audio
+            except Exception:  # a bug in the program's callback must not stop its audio
                 LOG.exception("on_dropped has failed")
 
 
 def is_worth_saying(count: int) -> bool:
-    """True for the 1st, 2nd, 4th, 8th … of a kind: an outage must not fill the log."""
+    """Return True for the 1st, 2nd, 4th, 8th … of a kind, so that an outage does not fill the log."""
     return count & (count - 1) == 0
 
 
 def exposition(dropped: Mapping[str, int], buffers: Sequence[Buffer], transport: str | None) -> str:
-    """Return the metrics of a client, as a page of `/metrics` has them. `dropped` counts by code."""
+    """Return a client's metrics in the form of a `/metrics` page. `dropped` counts by code."""
     connected = {f'transport="{name}"': int(name == transport) for name in ("websocket", "http")}
     return (
         family("dropped_events_total", "counter", {f'code="{code}"': count for code, count in dropped.items()})
@@ -58,7 +58,7 @@ def exposition(dropped: Mapping[str, int], buffers: Sequence[Buffer], transport:
 
 
 def family(name: str, kind: str, samples: Mapping[str, int], prefix: str = PREFIX) -> str:
-    """One metric; `samples` are its values by labels."""
+    """Return one metric family; `samples` are its values by labels."""
     braced = {f"{{{labels}}}" if labels else "": value for labels, value in sorted(samples.items())}
     lines = [f"{prefix}_{name}{labels} {value}\n" for labels, value in braced.items()]
     return "".join([f"# TYPE {prefix}_{name} {kind}\n", *lines])

@@ -1,4 +1,4 @@
-"""Options of a client, room for events that several sessions share, and delays between attempts."""
+"""Options of a client, a buffer limit that several sessions share, and delays between attempts."""
 
 import random
 import threading
@@ -9,13 +9,13 @@ from voicemem.backoff import exponential_s, spread
 from voicemem.client.errors import ClientError
 
 OnDropped = Callable[[str, str, ClientError], object]
-"""Gets the session id, the producer's name and the error of an event that `send` could not take."""
+"""Gets the session id, the producer's name and the error of an event that `send` could not accept."""
 
 
 class Room:
-    """Bytes for unacknowledged events that several sessions share, also of several clients.
+    """A limit of the bytes of unacknowledged events that several sessions share, even of several clients.
 
-    May be used from any thread. Raises `ValueError` for less than one.
+    May be used from any thread. Raises `ValueError` for a limit below 1.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -26,7 +26,7 @@ class Room:
         self.lock = threading.Lock()
 
     def take(self, size: int, ignore_limit: bool = False) -> bool:
-        """Use a number of bytes, and return whether there is room for them."""
+        """Reserve a number of bytes. Return whether they fit the limit."""
         with self.lock:
             if self.used + size > self.max_bytes and not ignore_limit:
                 return False
@@ -42,23 +42,23 @@ class Room:
 class Options:
     """Settings of a client: how much it buffers, and how it retries. Times are in seconds.
 
-    Delays between attempts have full jitter: each is a random time between zero and the delay given here. Raises
-    `ValueError` for a number of events or attempts below 1.
+    Delays between attempts have full jitter: each is random, between zero and the delay set here. Raises `ValueError`
+    for a number of events, bytes or attempts below 1.
     """
 
     max_events: int = 10_000
-    """Unacknowledged events that each session may hold; one more is not taken (`BufferFull`)."""
+    """The most unacknowledged events of each session; further ones are not accepted (`BufferFull`)."""
     max_bytes: int = 8 * 1024 * 1024
-    """The limit of unacknowledged events in bytes, as they are sent."""
+    """The most bytes of unacknowledged events, as encoded."""
     room: Room | None = None
-    """Shared with other sessions, and other clients: an event for which it has no room is not taken either."""
+    """A byte limit shared with other sessions and clients; events beyond it are not accepted either."""
     leaves_gaps: bool = False
-    """True if an event for which there is no room keeps its number: the journal then shows the hole as `session.gap`.
-    Not for programs that send such an event again."""
+    """True if an event beyond a limit uses up its seq: the journal then shows the gap as `session.gap`.
+    Not for programs that send such events again."""
     first_delay_s: float = 0.5
     """Delay before the second attempt to connect; it doubles with each further attempt."""
     longest_delay_s: float = 20.0
-    """Upper bound of that delay while the server answers, and asks for patience."""
+    """Upper bound of that delay while the server answers that it is busy."""
     away_delay_s: float = 1.0
     """Upper bound of that delay while the server cannot be reached."""
     give_up_after_s: float | None = None
@@ -66,27 +66,27 @@ class Options:
     fallback_after: int = 3
     """Failed websocket attempts after which events go over HTTP."""
     websocket_every_s: float = 30.0
-    """How often the websocket is tried again while something on the way forbids it."""
+    """How often the websocket is tried again while something in between blocks it."""
     open_timeout_s: float | None = 3.0
-    """How long `open` waits, in all; None means for ever."""
+    """How long `open` waits in all; None means forever."""
     context_timeout_s: float = 1.0
-    """How long `context` takes at most, in all: connecting, TLS, every attempt."""
+    """The most time of `context` in all: connecting, TLS, every attempt."""
     read_timeout_s: float = 3.0
-    """How long `history` and `turns` take at most, in all."""
+    """The most time of `history` and `turns` in all."""
     read_attempts: int = 2
     """Attempts to read within that time."""
     connect_timeout_s: float = 5.0
-    """For one attempt to connect."""
+    """The most time of one attempt to connect."""
     ping_after_s: float = 10.0
     """How often the client checks that the connection is alive."""
     ping_timeout_s: float = 10.0
     """After this long without anything from the server, the connection counts as dead."""
     request_timeout_s: float = 15.0
-    """For one HTTP request that sends events."""
+    """The most time of one HTTP request that sends events."""
     close_timeout_s: float = 5.0
     """How long `close` waits for acks; closing the connections takes at most 2 s more."""
     on_dropped: OnDropped | None = None
-    """Called for each event that `send` could not take, in the thread that sent it; it must be quick."""
+    """Called for each event that `send` could not accept, in the sending thread; it must be quick."""
 
     def __post_init__(self) -> None:
         for name in ("max_events", "max_bytes", "read_attempts"):

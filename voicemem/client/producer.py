@@ -1,7 +1,7 @@
-"""One producer of one session: the protocol's rules of order, on the client's side.
+"""One producer of one session: the client's side of the protocol's rules of order.
 
 A producer knows nothing of connections. A transport sends what `open_frame` and `buffer.take_batch` return, and calls
-`on_…` with what the server answers.
+`on_…` with the server's answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG = logging.getLogger("voicemem.client")
 
 
 class ServerFrame(msgspec.Struct, frozen=True):
-    """A frame of any type from the server; fields that the client does not know are ignored."""
+    """A frame of any type from the server; unknown fields are ignored."""
 
     type: str
     session_id: str | None = None
@@ -46,9 +46,9 @@ class ServerFrame(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Producer:
-    """One producer of a session; it calls `on_finished` once, when it has nothing more to send and never will have.
+    """One producer of a session. It calls `on_finished` once, when it will never have anything more to send.
 
-    `drops` is the client's account of the events that could not be taken.
+    `drops` counts the client's dropped events.
     """
 
     session_id: str
@@ -64,9 +64,9 @@ class Producer:
         self.refusals: Counter[str | None] = Counter()
         self.opened = False
         self.unanswered_opens = 0
-        """`session.open` frames sent since that answer; each may have raised the epoch."""
+        """The number of `session.open` frames sent since the last answer to one; each may have raised the epoch."""
         self.stray_opens = 0
-        """Opens sent before the last answer that its epoch does not count; the server may still process them."""
+        """Opens before the last answer that its epoch does not count; the server may still process them."""
         self.epoch: int | None = None
         self.incarnation: str | None = None
         self.state = "running"
@@ -77,7 +77,7 @@ class Producer:
         self.times_found = 0
         self.wakeup_pending = False
         self.lock = threading.Lock()
-        """Guards what `add`, in any thread, decides by."""
+        """Guards the state that `add` uses in any thread."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flushes: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -88,7 +88,7 @@ class Producer:
     # Events
 
     def take(self, event: Mapping[str, Any], ends: bool = False) -> Ack:
-        """Take an event, in any thread. Never raises: the ack of an event that cannot be taken has the error."""
+        """Accept an event, in any thread. Never raises: if it cannot be accepted, its ack has the error."""
         try:
             with self.lock:
                 return self.add(event, ends)
@@ -96,7 +96,7 @@ class Producer:
             error = refused.with_traceback(None)
             if self.options.leaves_gaps and isinstance(refused, errors.BufferFull):
                 self.buffer.skip()
-        except Exception as mistake:  # of any kind: this runs where audio is processed, with a person listening
+        except Exception as mistake:  # of any kind, because this runs where audio is processed
             error = errors.EventRefused(
                 "invalid_json", f"The event cannot be written as JSON ({type(mistake).__name__})."
             )
@@ -109,7 +109,7 @@ class Producer:
         return ack
 
     def add(self, event: Mapping[str, Any], ends: bool = False) -> Ack:
-        """Put an event into the buffer, and return its ack. Raises `ClientError`, and errors of JSON."""
+        """Add an event to the buffer, and return its ack. Raises `ClientError`, and JSON errors."""
         if self.error is not None:
             raise self.error
         if self.end_seq is not None or self.state == "ended":
@@ -131,11 +131,11 @@ class Producer:
         return f"The session {self.session_id} has ended; it takes no new events."
 
     def ended_before(self) -> errors.SessionEnded:
-        """The error of an open that finds a session which has ended."""
+        """Return the error for opening a session that has ended."""
         return errors.SessionEnded("session_ended", f"{self.ended_sentence()} Each call needs a session_id of its own.")
 
     def encode(self, event: Mapping[str, Any], seq: int) -> bytes:
-        """The event as it is sent, and resent: the same bytes each time. Raises `EventRefused` and Python's errors."""
+        """Encode an event, once for all attempts. Raises `EventRefused` and Python's errors."""
         if event.get("seq", seq) != seq:
             raise errors.EventRefused("seq_conflict", f"The event's seq must be the next one, {seq}.")
         ts = event.get("ts", time.time_ns() // 1_000_000)
@@ -144,7 +144,7 @@ class Producer:
             fields.setdefault("last_seq", seq - 1)
         payload = msgspec.json.encode(fields)
         try:
-            check_frame(payload)  # a frame that closes the connection would otherwise be resent again and again
+            check_frame(payload)  # otherwise a frame that closes the connection would be resent forever
         except InvalidFrame as error:
             raise errors.EventRefused(error.code, error.detail) from None
         return payload
@@ -152,9 +152,9 @@ class Producer:
     # Opening
 
     def open_frame(self) -> dict[str, Any]:
-        """The frame that opens the producer, or opens it again.
+        """Return the frame that opens or reopens the producer.
 
-        `from_seq` matters only if the server has less than it once acknowledged.
+        `from_seq` matters only if the server has lost acknowledged events.
         """
         self.unanswered_opens += 1
         frame: dict[str, Any] = {"type": "session.open", "session_id": self.session_id, "producer": self.name}
@@ -166,8 +166,8 @@ class Producer:
 
     def on_ready(self, frame: ServerFrame) -> None:
         # The server raises the epoch by one for each open that it processes. If the epoch has risen by less than the
-        # number of opens sent, the rest are strays: given up by this client, but possibly still on their way. One that
-        # arrives late supersedes this very producer; `on_error` then opens once more instead of giving up.
+        # number of opens sent, the rest are strays: given up by this client, but perhaps still on their way. One that
+        # arrives late supersedes this same producer; `on_error` then opens once more instead of giving up.
         buffer = self.buffer
         if self.opened and self.is_ours(frame):
             buffer.acknowledge(frame.next_seq - 1)
@@ -184,11 +184,11 @@ class Producer:
         self.notify_waiters()
 
     def is_ours(self, frame: ServerFrame) -> bool:
-        """Return whether everything that the server has of this producer was sent by this client.
+        """Return whether this client sent all of the producer's events that the server has.
 
-        If so, `next_seq` acknowledges what is below it. If another process or a restored store may have come in
-        between, the same seqs may hold other events. Then everything is resent: stored events are acknowledged again,
-        and others are refused with `seq_conflict` instead of being taken for stored.
+        If so, `next_seq` acknowledges all lower seqs. If another process or a restored store may have interfered, the
+        same seqs may have other events. Then everything is resent: stored events are acknowledged again, and others
+        are refused with `seq_conflict` instead of being mistaken for stored ones.
         """
         only_we_opened = self.unanswered_opens == 1 and self.epoch is not None and frame.epoch == self.epoch + 1
         same_store = frame.incarnation == self.incarnation
@@ -208,7 +208,7 @@ class Producer:
                 return True  # that seq is not in the buffer
             self.buffer.rewind(frame.expected)
             return False
-        if code == "superseded" and self.stray_opens:  # by our own open, over a connection that was given up
+        if code == "superseded" and self.stray_opens:  # by our own open, over an abandoned connection
             self.stray_opens -= 1
             return True
         self.refusals[code] += 1
@@ -253,7 +253,7 @@ class Producer:
             self.on_finished(self)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything taken so far is resolved. Raises `TimedOut`, and what ended the producer."""
+        """Wait until all accepted events are resolved. Raises `TimedOut`, and the error that ended the producer."""
         target = self.buffer.next_seq - 1
         if self.buffer.lowest_seq <= target:
             flush = target, asyncio.get_running_loop().create_future()

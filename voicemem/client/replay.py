@@ -1,4 +1,4 @@
-"""Replays recorded calls: streams a file of events to a server, and counts each once it is acknowledged."""
+"""Replay of recorded calls: sends a file of events to a server, and counts each once it is acknowledged."""
 
 import asyncio
 from collections import deque
@@ -17,14 +17,14 @@ from voicemem.protocol.codec import split_frame
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
 
 LONGEST_PAUSE_S = 3.0
-"""Longest wait between two events at the call's own pace; longer silences of the recording are shortened to this."""
+"""The longest wait between two events at the call's own pace; longer silences are shortened to this."""
 INVALID, ONE_EACH = "invalid_json", "Each line must be one event, as a JSON object."
 MAX_UNACKED = 100
 OPTIONS = Options(give_up_after_s=0, open_timeout_s=15, max_bytes=MAX_UNACKED * MAX_FRAME_BYTES, close_timeout_s=0)
 
 
 class ReplayFailed(Exception):
-    """The recording could not be sent to its end; the text says why."""
+    """The recording could not be sent completely; the text says why."""
 
 
 class ReplayResult(NamedTuple):
@@ -33,12 +33,12 @@ class ReplayResult(NamedTuple):
     session_id: str
     sent: int
     skipped: int
-    """Events that the server had already, from an earlier replay of the same file."""
+    """The number of events that the server already had, from an earlier replay of the same file."""
     errors: list[JsonObject]
 
 
 def load_recording(path: Path) -> list[JsonObject]:
-    """The events of a file, numbered from 1 where they have no `seq`. Raises `VoicememError`, `OSError`."""
+    """Load the events of a file, numbered from 1 if they have no `seq`. Raises `VoicememError`, `OSError`."""
     events: list[JsonObject] = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
@@ -52,7 +52,7 @@ def load_recording(path: Path) -> list[JsonObject]:
 
 
 def pauses_before(events: Sequence[JsonObject], pace: float, longest_s: float = LONGEST_PAUSE_S) -> list[float]:
-    """Seconds to wait before each event, at `pace` times the original speed."""
+    """Return the seconds to wait before each event, at `pace` times the original speed."""
     waits, latest = [], None
     for event in events:
         ts = event["ts"] if isinstance(event.get("ts"), int) else latest
@@ -76,13 +76,13 @@ class Replay:
     async def run(
         self, url: str, session_id: str | None = None, key: str | None = None, pace: float | None = None
     ) -> ReplayResult:
-        """Send everything, and wait until it is on disk. Without `pace`, as fast as the server takes it.
+        """Send everything, and wait until it is on disk. Without `pace`, as fast as the server accepts it.
 
         Raises `ReplayFailed`.
         """
         try:
             async with Client(url, key=key, options=OPTIONS) as client:
-                session = await client.open(session_id, allow_ended=True)  # to learn what it has
+                session = await client.open(session_id, allow_ended=True)  # to learn what the server has
                 self.acked = skipped = min(session.next_seq - 1, len(self.events))
                 await self.send_all(session, skipped, pace)
         except ValueError as error:  # the session id or the URL
@@ -102,18 +102,18 @@ class Replay:
         longest_s = LONGEST_PAUSE_S if self.longest_pause_s is None else self.longest_pause_s
         waits = pauses_before(self.events, pace, longest_s) if pace else [0.0] * len(self.events)
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
-            if wait:  # and process acks in the meantime
+            if wait:  # acks are processed meanwhile
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self.wait_for_acks(0)
                         await asyncio.sleep(wait)
             ack = session.send(event)
             self.unacked.append((event, ack))
-            await self.wait_for_acks(0 if ack.done() else MAX_UNACKED)  # one that is done was not taken: look why
+            await self.wait_for_acks(0 if ack.done() else MAX_UNACKED)  # if it is already done: look why
         await self.wait_for_acks(0)
 
     async def wait_for_acks(self, at_most: int) -> None:
-        """Wait until at most that many events are unacknowledged. Raises `ClientError` if no more will be stored."""
+        """Wait until at most `at_most` events are unacknowledged. Raises `ClientError` if no more will be stored."""
         while len(self.unacked) > at_most:
             event, ack = self.unacked[0]
             try:

@@ -1,4 +1,4 @@
-"""A session as producers use it: events, what is read and changed of it, and its working memory."""
+"""A session for producers: sending of events, reads and changes of its memory, and its working memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
@@ -10,11 +10,11 @@ from voicemem.protocol.types import JsonObject
 
 
 class Documents:
-    """The document that a session works on: its own, or its user's.
+    """The working-memory document of a session: its own, or its user's.
 
-    Each request takes at most `read_timeout_s`. A change is sent once: after `Unreachable` it is not known whether it
-    was stored. With `expected`, the version that the document should have, it is safe to try again. All raise
-    `RequestRefused` (`precondition_failed` for another version), `Unreachable`, `Closed`.
+    Each request takes at most `read_timeout_s`. A change is sent once: after `Unreachable` it may or may not be stored.
+    With `expected`, the version that the document should have, it is safe to retry. All methods raise `RequestRefused`
+    (`precondition_failed` for another version), `Unreachable`, `Closed`.
     """
 
     def __init__(self, rest: RestClient, path: str) -> None:
@@ -22,27 +22,27 @@ class Documents:
         self._path = path
 
     async def read(self, version: int | None = None) -> JsonObject:
-        """The document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
+        """Return the document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
         return await self._rest.get(self._path, {"version": version})
 
     async def append(self, content: str | Mapping[str, Any], expected: int | None = None) -> JsonObject:
-        """Merge an object into the document, or add a text below it; returns the new document."""
+        """Merge an object into the document, or append a text. Returns the new document."""
         return await self._send("PATCH", {"content": content}, expected)
 
     async def replace(self, content: str | Mapping[str, Any], expected: int | None = None) -> JsonObject:
-        """Replace the document; returns the new one."""
+        """Replace the document. Returns the new one."""
         return await self._send("PUT", {"content": content}, expected)
 
     async def clear(self, expected: int | None = None) -> JsonObject:
-        """Empty the document; returns the new one."""
+        """Empty the document. Returns the new one."""
         return await self._send("DELETE", None, expected)
 
     async def tools(self) -> list[JsonObject]:
-        """The tools with which an LLM maintains the document, as OpenAI defines tools."""
+        """Return the tools with which an LLM maintains the document, in OpenAI's form."""
         return list((await self._rest.get(f"{self._path}/tools"))["tools"])
 
     async def execute(self, tool_call: Mapping[str, Any]) -> JsonObject:
-        """Execute an LLM's tool call; returns the tool message."""
+        """Execute an LLM's tool call. Returns the tool message."""
         return await self._rest.send("POST", f"{self._path}/tools", tool_call)
 
     async def _send(self, method: str, body: Mapping[str, Any] | None, expected: int | None) -> JsonObject:
@@ -51,7 +51,7 @@ class Documents:
 
 
 class HistoryParams(TypedDict, total=False):
-    """Query of `history`; the server's defaults hold for what is absent."""
+    """The query of `history`; missing fields get the server's defaults."""
 
     fields: Literal["full", "standard"]
     open: bool
@@ -60,7 +60,7 @@ class HistoryParams(TypedDict, total=False):
 
 
 class ContextParams(TypedDict, total=False):
-    """Query of `context`; the server's defaults hold for what is absent."""
+    """The query of `context`; missing fields get the server's defaults."""
 
     style: Literal["openai", "anthropic", "gemini"]
     enrich: Sequence[str]
@@ -84,7 +84,7 @@ class ContextParams(TypedDict, total=False):
 
 
 class SearchParams(TypedDict, total=False):
-    """Filters and limits of a `search`; the server's defaults hold for what is absent."""
+    """Filters and limits of a `search`; missing fields get the server's defaults."""
 
     user_id: str
     session_id: str
@@ -140,38 +140,38 @@ class SessionFacts:
 
     @property
     def next_turn(self) -> int:
-        """The number for a new turn: above all turns that the server had, or that this producer has sent."""
+        """The number of the next turn: above all turns that the server had, or that this producer has sent."""
         return self._producer.next_turn
 
     @property
     def unacknowledged(self) -> int:
-        """Number of events in the buffer."""
+        """The number of events in the buffer."""
         return len(self._producer.buffer)
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Size of these events in bytes."""
+        """The size of these events in bytes."""
         return self._producer.buffer.size
 
     @property
     def dropped(self) -> int:
-        """Number of events that `send` could not take."""
+        """The number of events that `send` could not accept."""
         return self._producer.dropped
 
     @property
     def times_found(self) -> int:
-        """The number of times that `Client.find` returned it: other parts of the program send into it too."""
+        """How often `Client.find` has returned it, so that other parts of the program send into it too."""
         return self._producer.times_found
 
     @property
     def fullness(self) -> float:
-        """The part of the buffer that is used, from 0 to 1."""
+        """The used share of the buffer, from 0 to 1."""
         buffer = self._producer.buffer
         return min(1.0, max(len(buffer) / buffer.max_events, buffer.size / buffer.max_bytes))
 
 
 class ProducerSession(SessionFacts):
-    """A session as one producer uses it; `Client.open` makes it."""
+    """A session of one producer, from `Client.open`."""
 
     def __init__(
         self, producer: Producer, schedule_wakeup: Callable[[Producer], None], rest: RestClient | None
@@ -181,13 +181,13 @@ class ProducerSession(SessionFacts):
         self._rest = rest
 
     def send(self, event: Mapping[str, Any], *, ends: bool = False) -> Ack:
-        """Take an event and return at once; may be called from any thread, and never raises.
+        """Accept an event and return at once; may be called from any thread, and never raises.
 
-        The event gets the next `seq`, and the current time as `ts` if it has none. An event that cannot be taken is
-        counted in `dropped` and reported to the option `on_dropped`; awaiting its ack raises why: `BufferFull`,
+        The event gets the next `seq`, and the current time as `ts` if it has none. An event that cannot be accepted is
+        counted in `dropped` and reported to the option `on_dropped`; awaiting its ack raises the error: `BufferFull`,
         `EventRefused` (not an event, or too big for a frame), `SessionEnded`, `Superseded`, `Closed`, or the
-        `ClientError` after which the client cannot continue. A `session.end` is taken even if the buffer is full; so is
-        another event that `ends` the session, such as a frame of another stack.
+        `ClientError` after which the client cannot continue. A `session.end` is accepted even if the buffer is full,
+        and so is another event that `ends` the session, such as a frame of another stack.
         """
         ack = self._producer.take(event, ends)
         if not ack.done():
@@ -195,14 +195,14 @@ class ProducerSession(SessionFacts):
         return ack
 
     def leave_gap(self, count: int) -> None:
-        """Report that a number of events is missing before the next one; the journal then has a `session.gap`."""
+        """Report that `count` events are missing before the next one; the journal then has a `session.gap`."""
         self._producer.buffer.skip(count)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged or refused, at most `timeout` seconds.
 
-        Raises `TimedOut`, and the `ClientError` after which nothing more can be acknowledged. A refused event raises
-        from its own ack.
+        Raises `TimedOut`, and the `ClientError` after which nothing more can be acknowledged. Refused events raise only
+        from their own acks.
         """
         await self._producer.flush(timeout)
 
@@ -235,10 +235,10 @@ class ProducerSession(SessionFacts):
         return list((await self._read("/turns", {"marks": marks or None}, timeout))["turns"])
 
     async def add(self, *messages: Mapping[str, Any]) -> JsonObject:
-        """Add messages or tool traces that did not come as events, all or none: `role`, `content`, and what REST takes.
+        """Add messages or tool traces that did not come as events, all or none: `role`, `content`, and REST's fields.
 
-        Returns `position` and `turn_id`. The request is sent once, in at most `read_timeout_s`; after `Unreachable` it
-        is not known whether they were stored. Raises `RequestRefused`, `Unreachable`, `Closed`.
+        Returns `position` and `turn_id`. The request is sent once, in at most `read_timeout_s`; after `Unreachable` the
+        messages may or may not be stored. Raises `RequestRefused`, `Unreachable`, `Closed`.
         """
         return await self._write("POST", "/messages", messages)
 
@@ -247,8 +247,8 @@ class ProducerSession(SessionFacts):
     ) -> JsonObject:
         """Leave messages out of every context: all up to a turn, all but the newest, or everything.
 
-        Returns `position`, `forgotten` and `remembered`. Raises `ValueError` unless one of the three is given, and
-        what `add` raises.
+        Returns `position`, `forgotten` and `remembered`. Raises `ValueError` unless exactly one of the three is given,
+        and what `add` raises.
         """
         arguments = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything or None}
         body = {name: value for name, value in arguments.items() if value is not None}
@@ -257,12 +257,12 @@ class ProducerSession(SessionFacts):
         return await self._write("POST", "/forget", body)
 
     async def memory(self) -> JsonObject:
-        """Read what the memory has besides its messages: `summaries`, `forgotten`, `carried`. Raises as `history`."""
+        """Read the memory's parts besides messages: `summaries`, `forgotten`, `carried`. Raises as `history`."""
         return await self._read("/memory")
 
     @property
     def working_memory(self) -> Documents:
-        """The document of the session, or of its user. Raises `ClientError` without a `rest_url`."""
+        """The working-memory document of the session or of its user. Raises `ClientError` without a `rest_url`."""
         return Documents(required(self._rest), session_path(self.session_id, "/working-memory"))
 
     async def data(self) -> JsonObject:

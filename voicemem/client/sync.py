@@ -1,4 +1,4 @@
-"""The client for synchronous code; it runs on an event loop in a thread of its own."""
+"""The client for synchronous code, which runs on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LoopThread:
         self.thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine, which bounds its time itself. Raises `Closed`, and what it raises."""
+        """Wait for a coroutine, which must limit its own time. Raises `Closed`, and the coroutine's errors."""
         if self.loop.is_closed():
             work.close()
             raise Closed
@@ -43,7 +43,7 @@ class LoopThread:
             future.cancel()
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Wait for each item of an asynchronous generator, which ends with the iterator."""
+        """Wait for each item of an asynchronous generator, which is closed with the iterator."""
         try:
             while True:
                 try:
@@ -112,7 +112,7 @@ class SyncAck:
         return self._ack.done()
 
     def result(self, timeout: float | None = None) -> int:
-        """The event's seq once it is on disk; waits at most `timeout` seconds. Raises `TimedOut` and `ClientError`."""
+        """Return the event's seq once it is on disk, within `timeout` seconds. Raises `TimedOut` and `ClientError`."""
         if self._ack.done():
             return self._ack.outcome()
         return self._thread.run(self._ack.result(timeout))
@@ -130,7 +130,7 @@ class SyncProducerSession(SessionFacts):
         return SyncAck(self._wrapped.send(event), self._thread)
 
     flush = blocking(ProducerSession.flush)
-    end = blocking(ProducerSession.end)  # after `TimedOut` the end is sent all the same
+    end = blocking(ProducerSession.end)  # after `TimedOut` the end is still sent
     history = blocking(ProducerSession.history)
     context = blocking(ProducerSession.context)
     turns = blocking(ProducerSession.turns)
@@ -147,7 +147,7 @@ class SyncProducerSession(SessionFacts):
 
 
 class Blocking:
-    """An object on the event loop of a thread, for synchronous code."""
+    """An asynchronous object on a thread's event loop, for synchronous code."""
 
     def __init__(self, wrapped: Documents | Memories, thread: LoopThread) -> None:
         self._wrapped, self._thread = wrapped, thread

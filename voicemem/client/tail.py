@@ -1,4 +1,4 @@
-"""Reads a live tail: server-sent events, continued after every lost connection."""
+"""Reading of a live tail: server-sent events, resumed after every lost connection."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -17,13 +17,13 @@ from voicemem.protocol.sse import EVENT_STREAM, Decoder, TooLong
 
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 45.0
-"""After this long without a byte the connection is lost; the server sends at least a comment every 15 s."""
+"""After this long without a byte the connection counts as lost; the server sends at least a comment every 15 s."""
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""The size of one event, so that a server, or what poses as one, cannot fill the memory."""
+"""The most bytes of one event, so that a faulty or false server cannot fill the memory."""
 
 
 class TailEvent(NamedTuple):
-    """One event of a tail, its data decoded; a reader continues after its id. Without a name it carries only the id."""
+    """One event of a tail, with decoded data; a reader resumes after its id. Without a name it has only the id."""
 
     last_event_id: str | None
     event: str
@@ -31,7 +31,7 @@ class TailEvent(NamedTuple):
 
 
 class TailReader:
-    """Reads the tail at an address. `single_session`: it is the tail of one session, and ends with it."""
+    """Reads the tail at an address. With `single_session` it is the tail of one session, and ends with it."""
 
     def __init__(self, address: URL, key: str | None, single_session: bool, options: Options | None = None) -> None:
         self.address = address
@@ -42,7 +42,7 @@ class TailReader:
         self.ever_connected = False
 
     async def events(self) -> AsyncGenerator[TailEvent, None]:
-        """The events of the tail, each once, until it is over.
+        """Yield the events of the tail, each once, until its end.
 
         Raises `RequestRefused`, and `Unreachable` if the first attempt gets no answer; later attempts are repeated.
         """
@@ -68,7 +68,7 @@ class TailReader:
                 await asyncio.sleep(self.backoff.next_s())
 
     async def read_once(self, http: aiohttp.ClientSession) -> AsyncGenerator[TailEvent, None]:
-        """The events of one connection. Raises `RequestRefused`, also when the server cuts the tail."""
+        """Yield the events of one connection. Raises `RequestRefused`, even when the server cuts the tail."""
         headers = {} if self.last_event_id is None else {"Last-Event-ID": self.last_event_id}
         async with http.get(self.address, headers=headers, allow_redirects=False) as response:
             if response.status == NO_CONTENT:
@@ -92,6 +92,6 @@ class TailReader:
 
 
 def tail_url(url: str, session_id: str | None, query: Mapping[str, str]) -> URL:
-    """The address of a session's tail, or without `session_id` of several sessions'. `url` is the API's root."""
+    """Return the address of a session's tail, or without `session_id` of several'. `url` is the API's root."""
     path = "/v1/events" if session_id is None else session_path(session_id, "/events")
     return URL(url.rstrip("/") + path, encoded=True).update_query(query)

@@ -177,7 +177,7 @@ def span_of(frame: JsonObject, *before: Said | None) -> tuple[int, int]:
     return start, max(start, end or 0)
 
 
-def goes_on(mine: Said | None, other: Said | None, start: int) -> bool:
+def continues_item(mine: Said | None, other: Said | None, start: int) -> bool:
     """Return whether a fragment continues its speaker's last item: both sides may speak at once, for any time."""
     if mine is None or start - mine["end"] >= PAUSE_MS:
         return False
@@ -199,7 +199,7 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
     note_zero(frame, ts, known)
     mine, out = known.notes.get("in"), known.notes.get("out")
     (start, end), text = span_of(frame, mine, out), frame["delta"]
-    if mine is not None and goes_on(mine, out, start):
+    if mine is not None and continues_item(mine, out, start):
         said = known.text_of(mine["item"])
         text = said + (space_between(said, text) if start - mine["end"] > BREATH_MS else "") + text
         mine = mine | {"end": max(mine["end"], end)}
@@ -249,7 +249,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     note_zero(frame, ts, known)
     out = known.notes.get("out")
     (start, end), text = span_of(frame, known.notes.get("in"), out), frame["delta"]
-    if out is not None and goes_on(out, known.notes.get("in"), start):
+    if out is not None and continues_item(out, known.notes.get("in"), start):
         if out.get("cut"):
             yield events.Resume(item=out["item"])
         out = {"item": out["item"], "start": out["start"], "end": max(out["end"], end)}

@@ -1,1 +1,1 @@
-"""The ways to the server: the websocket, HTTP in its place, and requests that read."""
+"""The ways to the server: the websocket, HTTP as a fallback, and REST requests."""

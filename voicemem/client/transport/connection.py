@@ -1,4 +1,4 @@
-"""A websocket connection: how it is made, the events of producers that it sends, and the answers that it gives them."""
+"""A websocket connection: it sends the events of producers, and passes the server's answers to them."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ from voicemem.errors import CODES
 
 PATH = "/v1/ingest"
 WIRE_LOG = logging.getLogger("voicemem.client.websockets")
-WIRE_LOG.setLevel(logging.WARNING)  # at lower levels the library logs what was said on the call
+WIRE_LOG.setLevel(logging.WARNING)  # at lower levels the library logs the words of the call
 FRAME_BYTES = 16 * 1024
-"""Events that wait together share a frame of up to this size; small, so that acks come often on a slow network."""
+"""Waiting events share a frame of up to this size, which is small so that acks come often on a slow network."""
 
 
 class Blocked(Exception):
-    """Something other than voicemem answered, such as a proxy that forbids websockets."""
+    """Something other than voicemem answered, such as a proxy that blocks websockets."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -36,7 +36,7 @@ class Blocked(Exception):
 
 
 async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
-    """A new connection. Raises `Unreachable`, `Blocked`, and `RequestRefused` if trying again is useless."""
+    """Open a connection. Raises `Unreachable`, `Blocked`, and `RequestRefused` if a retry is useless."""
     try:
         return await connect(
             url,
@@ -45,7 +45,7 @@ async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
             open_timeout=options.connect_timeout_s,
             close_timeout=CLOSE_TIMEOUT_S,
             logger=WIRE_LOG,
-            ping_interval=None,  # `watch` pings instead, and takes any frame as a sign of life
+            ping_interval=None,  # `watch` pings instead, and accepts any frame as a sign of life
         )
     except InvalidStatus as error:
         raise handshake_error(url, error.response.status_code, error.response.body or b"") from None
@@ -54,7 +54,7 @@ async def dial(url: str, key: str | None, options: Options) -> ClientConnection:
 
 
 async def hang_up(socket: ClientConnection) -> None:
-    """Close a connection. A peer that no longer reads is not waited for: the library would wait for its room."""
+    """Close a connection without waiting for a peer that no longer reads, as the library would."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await socket.close()
@@ -62,7 +62,7 @@ async def hang_up(socket: ClientConnection) -> None:
 
 
 def with_path(url: str) -> str:
-    """The URL of the ingest, with its path. Raises `ValueError` unless it is a websocket URL."""
+    """Return the ingest URL with its path. Raises `ValueError` unless it is a websocket URL."""
     parts = urlsplit(url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.port == 0:
         raise ValueError("the ingest URL must begin with ws:// or wss:// and a host")
@@ -79,7 +79,7 @@ def handshake_error(url: str, status: int, body: bytes | bytearray) -> Exception
 
 
 class Disconnect(NamedTuple):
-    """The end of a connection. `code` and `detail` are those of the server's last error, if it sent one."""
+    """The end of a connection. `code` and `detail` are from the server's last error, if it sent one."""
 
     close_code: int
     code: str
@@ -97,7 +97,7 @@ class WebsocketConnection:
     producers: Mapping[tuple[str, str], Producer]
     options: Options
     frame_bytes: int
-    """Size limit of a frame, at present; each ack doubles it, up to `FRAME_BYTES`."""
+    """The current size limit of a frame; each ack doubles it, up to `FRAME_BYTES`."""
     on_progress: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class WebsocketConnection:
         self.server_leaving = False
         self.connection_error: ServerFrame | None = None
 
-    # What producers ask for
+    # For producers
 
     def open_producer(self, producer: Producer) -> None:
         self.open.discard(producer)
@@ -129,7 +129,7 @@ class WebsocketConnection:
     def remove(self, producer: Producer) -> None:
         self.open.discard(producer)
 
-    # The life of a connection
+    # Lifecycle
 
     async def run(self) -> Disconnect:
         helpers = [asyncio.create_task(self.write()), asyncio.create_task(self.watch())]
@@ -172,10 +172,10 @@ class WebsocketConnection:
                     await self.write_next()
 
     async def write_next(self) -> None:
-        """Send one frame. Only here does a slow network hold the client back."""
+        """Send one frame. This is the only place where a slow network delays the client."""
         if self.to_open:
             producer = self.to_open.popleft()
-            if not producer.finished and self.producers.get(producer.key) is producer:  # or its open was given up
+            if not producer.finished and self.producers.get(producer.key) is producer:  # unless its open was given up
                 await self.socket.send(msgspec.json.encode(producer.open_frame()), text=True)
             return
         producer = self.to_send.popleft()
@@ -187,7 +187,7 @@ class WebsocketConnection:
             await self.socket.send(payloads if len(batch) == 1 else b"[" + payloads + b"]", text=True)
 
     async def watch(self) -> None:
-        """Return, and so end the connection, when neither a frame nor a pong comes from the server any more."""
+        """Return, and so end the connection, when the server no longer sends frames or pongs."""
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(self.options.ping_after_s)
@@ -199,14 +199,14 @@ class WebsocketConnection:
                     if self.frames_received == frames_received:
                         return
 
-    # What the server says
+    # Answers of the server
 
     def on_frame(self, frame: ServerFrame) -> None:
         producer = self.producers.get((frame.session_id or "", frame.producer or ""))
         if frame.type == "goaway":
             self.server_leaving = True
         elif frame.code == "rate_limited":
-            pass  # nothing is lost: the server resumes reading by itself
+            pass  # nothing is lost: the server resumes reading on its own
         elif frame.type == "error" and (producer is None or frame.code in LOST_STATE_CODES):
             self.connection_error = frame
             if frame.code in LOST_STATE_CODES:
@@ -229,4 +229,4 @@ class WebsocketConnection:
         elif frame.type == "error" and producer.on_error(frame):
             self.open_producer(producer)
             return
-        self.schedule(producer)  # after an ack, what waits behind a hole
+        self.schedule(producer)  # after an ack, events after a gap may be sent

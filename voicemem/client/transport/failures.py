@@ -1,4 +1,4 @@
-"""Failures to reach a server, in words: the address, the reason, and what to check; and an outage in the log."""
+"""Explanations of failures to reach a server (the address, the reason, what to check), and the log of an outage."""
 
 import errno
 import logging
@@ -36,7 +36,7 @@ UNRESOLVED = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME
 
 
 def unreachable(url: str | URL, error: BaseException, timeout_s: float, method: str = "") -> Unreachable:
-    """The exception for an address that gave no answer. `timeout_s` is how long an attempt may take."""
+    """Return the exception for an address that did not answer. `timeout_s` is how long an attempt may take."""
     reason = reason_of(error, timeout_s)
     return Unreachable(f"{method} {display_url(url)}: {reason}.".lstrip(), reason)
 
@@ -62,7 +62,7 @@ def known_reason(error: BaseException | None, timeout_s: float) -> str | None:
             return REFUSED
         case EOFError() | ConnectionError() | aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
             return CLOSED
-        case OSError():  # of several addresses asyncio gives one text
+        case OSError():  # for several addresses asyncio gives one text
             return REFUSED if f"[Errno {errno.ECONNREFUSED}]" in str(error) else error.strerror or str(error)
     return None
 
@@ -77,7 +77,7 @@ def with_check(reason: str) -> str:
 
 
 def display_url(url: str | URL) -> str:
-    """An address as errors and logs show it: without user, password and query, which may be secret."""
+    """Return an address for errors and logs: without user, password and query, which may be secret."""
     return str(URL(str(url)).with_user(None).with_query(None).with_fragment(None))
 
 
@@ -88,18 +88,18 @@ class Outage:
         self.url = display_url(url)
         self.reasons: dict[str, str] = {}
         self.began: float | None = None
-        """When the websocket failed first, on the monotonic clock; None while it works."""
+        """When the websocket first failed, on the monotonic clock; None while it works."""
         self.uses_http = False
 
     def note_failure(self, address: str, reason: str) -> None:
-        """Log why an attempt failed, unless the last one at this address failed for the same reason."""
+        """Log why an attempt failed, unless the last one at this address had the same reason."""
         self.began = time.monotonic() if self.began is None else self.began
         if self.reasons.get(address) != reason:
             self.reasons[address] = reason
             LOG.warning("%s: %s", address, with_check(reason))
 
     def note_http(self, address: str) -> None:
-        """Log that events go over HTTP, once until the websocket is back."""
+        """Log, once until the websocket is back, that events go over HTTP."""
         self.reasons.pop(address, None)
         if not self.uses_http:
             self.uses_http = True
@@ -112,7 +112,7 @@ class Outage:
             self.reasons.clear()
 
     def explain(self, timeout_s: float) -> str:
-        """Return why an attempt that took a number of seconds had no result, and what to check."""
+        """Return why an attempt of `timeout_s` seconds had no result, and what to check."""
         reasons = self.reasons or {self.url: f"{TIMED_OUT} after {timeout_s:g} s"}
         failures = [f"{address}: {reason.rstrip('.')}." for address, reason in reasons.items()]
         return " ".join([*failures, *dict.fromkeys(check_of(reason) for reason in reasons.values())]).rstrip()

@@ -1,4 +1,4 @@
-"""Events over HTTP while the websocket cannot be reached: the same producers, the same acks."""
+"""Events over HTTP while the websocket cannot be reached, with the same producers and acks."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from voicemem.client.transport.rest import RestClient, session_path
 class HttpFallback:
     """Posts the events of producers.
 
-    `on_answer` is called whenever the server answers, `on_failure` when it does not; what that raises ends `run`.
+    `on_answer` is called whenever the server answers, `on_failure` when it does not; an error from that ends `run`.
     """
 
     rest: RestClient
@@ -30,11 +30,11 @@ class HttpFallback:
     def __post_init__(self) -> None:
         self.backoff = Backoff(self.options)
         self.pending: dict[Producer, None] = {}
-        """Producers to open or with something to send, in the order in which they came."""
+        """Producers to open or with something to send, in their order of arrival."""
         self.declaring: set[Producer] = set()
-        """Producers that can no longer send what the server expects next, and declare that with their next events."""
+        """Producers that no longer have the seq that the server expects, and declare a gap with their next events."""
         self.blocked: set[Producer] = set()
-        """Producers that only an open over a websocket can bring back."""
+        """Producers that only an open over a websocket can revive."""
         self.wake = asyncio.Event()
         self.stopping = asyncio.Event()
         self.slots = asyncio.Semaphore(8)  # producers whose events are posted at the same time
@@ -55,7 +55,7 @@ class HttpFallback:
         self.wake.set()
 
     async def run(self) -> None:
-        """Post until `stop` is called, then finish the requests under way. Raises `ClientError`."""
+        """Post until `stop` is called, then finish the current requests. Raises `ClientError`."""
         while not self.stopping.is_set():
             if self.pending:
                 await self.post_round()
@@ -101,9 +101,9 @@ class HttpFallback:
                 self.on_refusal(producer, refused)
 
     async def post_batch(self, producer: Producer, batch: list[Ack]) -> Any:
-        """Post events; returns `next_seq` and `errors`, whether all were stored or not.
+        """Post events. Returns `next_seq` and `errors`, whether or not all were stored.
 
-        Raises `RequestRefused` for what concerns the request and not its events, and `Unreachable`.
+        Raises `RequestRefused` for an error of the whole request, and `Unreachable`.
         """
         query = {"producer": producer.name}
         # The epoch lets the server refuse this process once another has opened the producer. But an open whose answer
@@ -124,12 +124,12 @@ class HttpFallback:
         return answer
 
     def apply_answer(self, producer: Producer, batch: list[Ack], answer: Any) -> None:
-        """Handle the answer to one body: each of its events is stored, refused, or to be resent."""
+        """Handle the answer to one body: each event is stored, refused, or must be resent."""
         for error in answer["errors"]:
             frame = msgspec.convert({"type": "error", **error}, ServerFrame)
             if not producer.on_error(frame):
                 continue
-            if frame.code == "seq_gap" and producer not in self.declaring:  # declare the hole
+            if frame.code == "seq_gap" and producer not in self.declaring:  # declare the gap
                 self.declaring.add(producer)
                 producer.buffer.rewind()
                 self.schedule(producer)
@@ -166,7 +166,7 @@ class HttpFallback:
         if errors.is_transient(refused.code, refused.status) or refused.code.startswith("http_"):
             raise errors.passing_error(self.rest.url, refused.code, refused.status, refused.detail) from None
         self.on_answer()
-        if refused.code == "unknown_session":  # the store is another one: create the session again
+        if refused.code == "unknown_session":  # the store has changed: create the session again
             producer.opened = False
             self.schedule(producer)
         elif refused.code == "session_erased":

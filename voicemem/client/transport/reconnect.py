@@ -1,4 +1,4 @@
-"""Keeps a client connected: over the websocket if possible, over HTTP while it is not."""
+"""Reconnection of a client: over the websocket if possible, otherwise over HTTP."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ TRY_AGAIN_LATER = 1013
 
 @dataclass(eq=False)
 class Reconnector:
-    """Makes a new transport for all producers of a client whenever the last one is lost.
+    """Opens a new transport for all producers of a client whenever the last one is lost.
 
     `producers` is the client's own mapping, by session id and name. Without `rest` there is no fallback to HTTP.
     """
@@ -63,7 +63,7 @@ class Reconnector:
                 failures += 1
                 self.note_failure(self.url, error)
                 if self.rest is None or (failures < self.options.fallback_after and isinstance(error, Unreachable)):
-                    # A server that is away is to be found soon after its return.
+                    # The return of an unreachable server should be noticed soon.
                     longest_s = None if isinstance(error, Busy) else self.options.away_delay_s
                     await asyncio.sleep(self.dial_backoff.next_s(longest_s))
                     continue
@@ -89,11 +89,11 @@ class Reconnector:
     def attach(self, transport: WebsocketConnection | HttpFallback) -> None:
         self.transport = transport
         for producer in self.producers.values():
-            producer.buffer.rewind()  # what the last transport sent may be lost
+            producer.buffer.rewind()  # events from the last transport may be lost
             transport.open_producer(producer)
 
     async def pause_after(self, connection: WebsocketConnection, disconnect: Disconnect) -> None:
-        """Wait before the next connection. Raises `RequestRefused` if the server wants none."""
+        """Wait before the next connection. Raises `RequestRefused` if the server refuses any."""
         close_code, transient = disconnect.close_code, disconnect.code in TRANSIENT_CODES
         if close_code in CLIENT_FATAL_CLOSES and not transient:
             raise RequestRefused(disconnect.code or f"close_{close_code}", disconnect.detail)
@@ -122,7 +122,7 @@ class Reconnector:
         self.outage.note_failure(display_url(url), error.reason)
 
     async def run_fallback(self, rest: RestClient, error: Unreachable | Blocked) -> ClientConnection:
-        """Send events over HTTP until the websocket works again; returns it. Raises `ClientError`.
+        """Send events over HTTP until the websocket works again. Returns the websocket. Raises `ClientError`.
 
         `error` is why the websocket does not work.
         """
@@ -134,15 +134,15 @@ class Reconnector:
             self.attach(fallback)
             await asyncio.wait({posting, dialing}, return_when=asyncio.FIRST_COMPLETED)
             fallback.stop()
-            # Requests under way must end before the websocket opens its producers: that raises their epochs, and a
-            # request with the old epoch would be refused as superseded, which is final. One that hangs is given up:
-            # its answer is never read, and what it stores is acknowledged again. `posting` comes first also because it
-            # may have failed: then its error ends the client, and a websocket that was made is closed.
-            await asyncio.wait({posting}, timeout=0.5)  # a websocket that works again waits no longer
+            # Current requests must end before the websocket opens its producers: that raises their epochs, and a
+            # request with the old epoch would be refused as superseded, which is final. One that hangs is abandoned:
+            # its answer is never read, and the events that it stores are acknowledged again. `posting` also comes first
+            # because it may have failed: then its error ends the client, and a new websocket is closed.
+            await asyncio.wait({posting}, timeout=0.5)  # seconds that a working websocket waits at most
             if posting.done():
                 posting.result()
             return await dialing
-        except BaseException:  # also when it is cancelled: a websocket that was made must not stay open
+        except BaseException:  # even when cancelled: a new websocket must not stay open
             dialing.cancel()
             (made,) = await asyncio.gather(dialing, return_exceptions=True)
             if isinstance(made, ClientConnection):
@@ -151,7 +151,7 @@ class Reconnector:
         finally:
             self.transport = None
             posting.cancel()
-            await asyncio.wait({posting})  # so that nothing is sent after this returns, even when it was cancelled
+            await asyncio.wait({posting})  # nothing may be sent after this returns, even when cancelled
 
     async def redial(self, error: Unreachable | Blocked) -> ClientConnection:
         """Try the websocket until it works. Raises `RequestRefused` if the server refuses this client."""

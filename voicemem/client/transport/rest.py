@@ -1,4 +1,4 @@
-"""The REST API for a client: answers as JSON, exports in lines, errors as exceptions."""
+"""The REST API for a client: JSON answers, exports as lines, and errors as exceptions."""
 
 import asyncio
 import re
@@ -23,11 +23,11 @@ NO_CONTENT = 204
 Query = Mapping[str, Any] | None
 Headers = Mapping[str, str] | None
 SILENCE_S = 60.0
-"""How long an answer in lines may pause before it counts as lost."""
+"""How long an export may pause before it counts as lost."""
 
 
 class RestClient:
-    """Sends requests to one server. `url` is its root; a path in it is kept."""
+    """Sends requests to one server. `url` is its root, and may have a path."""
 
     def __init__(self, url: str, key: str | None, options: Options) -> None:
         self.url = url.rstrip("/")
@@ -37,13 +37,13 @@ class RestClient:
         self.closed = False
 
     async def close(self) -> None:
-        """Close the connections. What is asked for later raises `Closed`."""
+        """Close the connections. Later requests raise `Closed`."""
         self.closed = True
         if self.http is not None:
             await asyncio.wait({asyncio.ensure_future(self.http.close())}, timeout=CLOSE_TIMEOUT_S)
 
     def session(self) -> aiohttp.ClientSession:
-        """Return the connections, which are made at their first use. Raises `Closed`."""
+        """Return the HTTP session, which is created at its first use. Raises `Closed`."""
         if self.closed:
             raise Closed
         if self.http is None:
@@ -79,7 +79,7 @@ class RestClient:
         return raw.decode() if status == 200 and not is_json else decode_answer(status, raw)
 
     async def send(self, method: str, path: str, body: Any = None, headers: Headers = None) -> JsonObject:
-        """Send one request within `read_timeout_s`, and return the object of the answer. Raises as `request`."""
+        """Send one request within `read_timeout_s`, and return the answer's object. Raises as `request`."""
         answer: JsonObject = await self.request(method, path, None, body, self.options.read_timeout_s, headers)
         return answer
 
@@ -89,7 +89,7 @@ class RestClient:
         return str(await self.request("GET", path, {"format": form}, timeout_s=timeout_s, is_json=False))
 
     async def lines(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        """GET an answer in lines of JSON, however long it is, line by line. Raises as `request`; not repeated."""
+        """GET an answer of JSON lines, of any length, line by line, without retries. Raises as `request`."""
         http = self.session()
         timeout_s = self.options.request_timeout_s
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=SILENCE_S)
@@ -116,8 +116,8 @@ class RestClient:
 
         Raises `RequestRefused`, `Unreachable`, `Closed`.
 
-        Of `read_attempts`, the next begins when the last has failed, or has its share of the time without an answer. It
-        then runs alongside, since the last may have been sent into a connection that is dead. The first answer counts.
+        There are up to `read_attempts` attempts. The next begins when the last has failed, or has used its share of the
+        time; it then runs in parallel, because the last one's connection may be dead. The first answer counts.
         """
         running: set[asyncio.Task[Any]] = set()
         timeout_s = self.options.read_timeout_s if timeout_s is None else timeout_s
@@ -137,7 +137,7 @@ class RestClient:
     async def first_answer(
         self, request: Callable[[], Coroutine[Any, Any, Any]], share_s: float, running: set[asyncio.Task[Any]]
     ) -> Any:
-        """Make the attempts; those that still run when this ends are in `running`."""
+        """Make the attempts. Those still running when this ends are in `running`."""
         backoff, failure = Backoff(self.options), Unreachable("No attempt was made.")
         for later in reversed(range(self.options.read_attempts)):
             running.add(asyncio.create_task(request()))
@@ -164,7 +164,7 @@ def required(rest: RestClient | None) -> RestClient:
 
 
 def check_rest_url(url: str) -> str:
-    """The root of a REST API. Raises `ValueError` unless it is one."""
+    """Return the root URL of a REST API. Raises `ValueError` if it is invalid."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or re.search(r"[\s?#]", url):
         raise ValueError("the REST URL must begin with http:// or https:// and a host, and have no query")
@@ -172,7 +172,7 @@ def check_rest_url(url: str) -> str:
 
 
 def decode_answer(status: int, raw: bytes) -> Any:
-    """The JSON of an answer; None for one without content. Raises `RequestRefused` unless it is a success of these."""
+    """Decode an answer; None for one without content. Raises `RequestRefused` unless it is a success."""
     body = decode_json(raw)
     if 200 <= status < 300 and (body is not None or (status == NO_CONTENT and not raw)):
         return body
@@ -182,7 +182,7 @@ def decode_answer(status: int, raw: bytes) -> Any:
 
 
 def decode_json(raw: bytes | bytearray) -> Any:
-    """The JSON of an answer; None for what is not JSON."""
+    """Decode an answer; None if it is not JSON."""
     try:
         return msgspec.json.decode(raw)
     except MALFORMED:
@@ -190,22 +190,22 @@ def decode_json(raw: bytes | bytearray) -> Any:
 
 
 def in_path(id: str) -> str:
-    """An id as a segment of a path; `.` and `..` as such would be taken out of it."""
+    """Return an id as a path segment; `.` and `..` are encoded, because they would be removed."""
     return quote(id, safe="") if id.strip(".") else id.replace(".", "%2E")
 
 
 def session_path(session_id: str, rest: str = "") -> str:
-    """The path of a session, or of something in it."""
+    """Return the path of a session, or of something in it."""
     return f"/v1/sessions/{in_path(session_id)}{rest}"
 
 
 def user_path(user_id: str, rest: str = "") -> str:
-    """The path of a user, likewise."""
+    """Return the path of a user, likewise."""
     return f"/v1/users/{in_path(user_id)}{rest}"
 
 
 def query_params(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Arguments as query parameters: None is left out, the items of a list are joined with commas."""
+    """Return arguments as query parameters: None is left out, list items are joined with commas."""
     query: dict[str, str] = {}
     for name, value in arguments.items():
         if isinstance(value, list | tuple):
@@ -216,7 +216,7 @@ def query_params(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 class CallFilters(TypedDict, total=False):
-    """Filters of the calls to export. Times are Unix ms."""
+    """Filters of the exported calls. Times are Unix ms."""
 
     state: Literal["running", "ended"]
     user_id: str
@@ -226,7 +226,7 @@ class CallFilters(TypedDict, total=False):
 
 
 async def read_lines(rest: RestClient, path: str, query: Mapping[str, Any]) -> AsyncGenerator[JsonObject, None]:
-    """The lines of an export, the last of which is of the type `end`. Raises `Unreachable` if it does not come."""
+    """Yield the lines of an export; the last one has the type `end`. Raises `Unreachable` if that does not come."""
     async with aclosing(rest.lines(path, query)) as lines:
         async for line in lines:
             yield line

@@ -266,7 +266,7 @@ def agent_element(element: JsonObject, item: str, reported: bool, flow: Flow) ->
     if turn is None:
         return None
     turn = turn if first is None else first.turn
-    events = [*goes_on(item, text, response, responses, last, known)] if reply is None and text else []
+    events = [*continue_reply(item, text, response, responses, last, known)] if reply is None and text else []
     full = text if response is None else completed(text, response["text"])
     if reply is not None and len(reply.text) > len(full) and begins(reply.text, text):
         full = completed(text, reply.text)
@@ -296,7 +296,7 @@ def response_for(element: JsonObject, item: str, text: str, responses: list[Resp
     return None
 
 
-def goes_on(
+def continue_reply(
     item: str, text: str, response: Response | None, responses: list[Response], last: JsonObject, known: Known
 ) -> Iterator[MadeEvent]:
     """Handle a reply that continues after the caller's words: it was not cut, so its first part counts as whole."""

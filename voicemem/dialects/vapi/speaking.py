@@ -66,11 +66,11 @@ def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None, text: 
     newest = voices[-1] if voices else {"over": True}
     if is_after_tool(newest, field, ts, text):
         newest = {"over": True}
-    goes_on = not newest.get("over") or (name is None and is_late(newest, ts))
-    goes_on = goes_on or (newest.get(field) is None and is_late(newest, ts, 0))
+    continues = not newest.get("over") or (name is None and is_late(newest, ts))
+    continues = continues or (newest.get(field) is None and is_late(newest, ts, 0))
     last = newest.get("last")
     is_old = newest.get("recorded") and None not in (ts, last) and ts > last + SETTLE_MS  # type: ignore[operator]
-    if goes_on and newest.get(field) in (None, name) and (name is None or not is_old):
+    if continues and newest.get(field) in (None, name) and (name is None or not is_old):
         return newest
     voices.append({})
     return voices[-1]

@@ -1,11 +1,11 @@
-"""One line around a connection to another voice stack: a copy of each of its frames goes to the memory.
+"""A tee: one line around a connection to another voice stack sends a copy of each of its frames to the memory.
 
     connection = voicemem.tee(connection, client, session_id="call-1")
 
     tee.phone(socket, client, session_id="call-1")
 
-Connections are those of openai's realtime SDK, of `websockets`, of aiohttp, and of FastAPI or Starlette; openai and
-FastAPI are not imported here. See docs/tee.md.
+Connections can be those of openai's realtime SDK, `websockets`, aiohttp, FastAPI or Starlette; openai and FastAPI are
+not imported here. See docs/tee.md.
 """
 
 import asyncio
@@ -43,16 +43,16 @@ def tee(
     keep_typed: bool = True,
     end: bool = True,
 ) -> C:
-    """Send a copy of all frames of a connection, in both directions, to the memory; returns the same connection.
+    """Send a copy of all frames of a connection, in both directions, to the memory. Returns the same connection.
 
-    `client` is one for all calls, or the URL of the ingest, with `api_key` and `rest_url`. Without `session_id` the
-    vendor's own is taken. `dialect` may be missing for openai's realtime connection only. `side` is who this program
-    is: `app` receives what the vendor sends, also where it is the vendor who connects. `config` is that of a new
-    session, and `user_id` its user. Without `keep_typed` texts that the app adds are left out. With `end` the session
-    ends with the connection.
+    `client` is one client for all calls, or the ingest URL, with `api_key` and `rest_url`. Without `session_id` the
+    vendor's own is used. `dialect` may be missing only for openai's realtime connection. `side` is this program's side:
+    the `app` receives the vendor's frames, even if the vendor connects to it. `config` is for a new session, and
+    `user_id` its user. Without `keep_typed`, texts that the app adds are left out. With `end` the session ends with the
+    connection.
 
-    Afterwards nothing raises into the call, or holds it up. Raises `TypeError` for what is not such a connection,
-    `ValueError` for a dialect, id, name, URL or key that cannot be, and `RuntimeError` outside of an event loop.
+    Afterwards nothing raises into the call, or delays it. Raises `TypeError` for an unknown kind of connection,
+    `ValueError` for an invalid dialect, id, name, URL or key, and `RuntimeError` outside of an event loop.
     """
     asyncio.get_running_loop()
     chosen = DIALECTS.get(dialect or certain_dialect(connection) or "")
@@ -87,10 +87,10 @@ def tee(
 
 
 def phone(connection: C, client: Client | str | CallMemory, session_id: str | None = None, **options: Any) -> C:
-    """Send how far a phone has played the agent's audio to the memory; returns the same connection.
+    """Report to the memory how far a phone has played the agent's audio. Returns the same connection.
 
-    The connection is that of the phone's media stream (Twilio, SignalWire, Telnyx, Plivo, Vonage). In place of a client
-    and an id, the memory of another connection of the call may be given. All else is as with `tee`.
+    The connection is the phone's media stream (Twilio, SignalWire, Telnyx, Plivo, Vonage). In place of a client and an
+    id, `client` may be the memory of another connection of the call. All else is as with `tee`.
     """
     if isinstance(client, CallMemory):
         session_id, client = client.session_id, client.client
@@ -100,7 +100,7 @@ def phone(connection: C, client: Client | str | CallMemory, session_id: str | No
 
 
 def memory_of(connection: object) -> CallMemory:
-    """The memory of a connection that `tee` has returned. Raises `TypeError` for any other."""
+    """Return the memory of a connection from `tee`. Raises `TypeError` for any other."""
     memory = getattr(connection, MEMORY, None)
     if not isinstance(memory, CallMemory):
         raise TypeError("this connection has no memory: voicemem.tee(connection, …) gives it one")

@@ -1,7 +1,7 @@
-"""The kinds of connections, and the methods of each through which all of its messages pass.
+"""The kinds of connections, and the methods through which all of their messages pass.
 
-The methods are replaced on the connection itself, so it stays what it was for the program and for its own SDK, whose
-other methods (`async for`, `receive_json`, `send_text` …) go through them. A copy is taken after the call has its own.
+The methods are replaced on the connection itself, so it stays the same for the program and its SDK, whose other methods
+(`async for`, `receive_json`, `send_text` …) use them. A message is copied after the call has received or sent it.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ OPENAI_DIALECTS = {
     "AsyncForksConnection": "openai-live",
     "AsyncSidebandConnection": "openai-live",
 }
-"""Dialects of the connections of openai's SDK."""
+"""The dialects of connections of openai's SDK."""
 
 
 def certain_dialect(connection: object) -> str | None:
-    """The dialect that a connection cannot but speak."""
+    """Return the dialect of a connection, if its kind determines it."""
     names = [kind.__name__ for kind in type(connection).__mro__ if kind.__module__.startswith("openai.")]
     return next((OPENAI_DIALECTS[name] for name in names if name in OPENAI_DIALECTS), None)
 
 
 def wrap(connection: object, tap: CallMemory) -> None:
-    """Copy all that passes a connection. Raises `TypeError` for a kind that is not known, and for synchronous ones."""
+    """Copy all messages of a connection. Raises `TypeError` for an unknown or a synchronous kind."""
     kinds: dict[tuple[str, ...], Callable[[Any, CallMemory], None]] = {
         ("recv_bytes", "send"): wrap_openai,
         ("receive", "send_str", "send_bytes"): wrap_aiohttp,
@@ -59,18 +59,18 @@ def wrap(connection: object, tap: CallMemory) -> None:
 
 
 def replace(connection: Any, name: str, replacement: Callable[..., Any]) -> None:
-    """Put another method in the place of one, under its name and with its signature. Raises `TypeError`."""
+    """Replace a method, keeping its name and signature. Raises `TypeError`."""
     try:
         setattr(connection, name, wraps(getattr(connection, name))(replacement))
     except AttributeError:
         raise TypeError(f"a {type(connection).__name__} lets nothing be changed, so it cannot have a tee") from None
 
 
-# Methods that all kinds have in some form
+# Methods of all kinds
 
 
 def wrap_receiving(connection: Any, name: str, tap: CallMemory, on_message: Callable[..., None]) -> None:
-    """Copy what a method returns; `on_message` gets it with the arguments of the call."""
+    """Copy the results of a method; `on_message` gets them with the call's arguments."""
     receive: Method = getattr(connection, name)
 
     async def receiving(*arguments: Any, **named: Any) -> Any:
@@ -86,14 +86,14 @@ def wrap_receiving(connection: Any, name: str, tap: CallMemory, on_message: Call
 
 
 def wrap_sending(connection: Any, name: str, tap: CallMemory, on_message: Callable[..., None]) -> None:
-    """Copy what a method gets, once it was sent; `on_message` gets the arguments of the call."""
+    """Copy the arguments of a method, once they were sent; `on_message` gets them."""
     send: Method = getattr(connection, name)
 
     async def sending(*arguments: Any, **named: Any) -> Any:
         try:
             result = await send(*arguments, **named)
         except asyncio.CancelledError:
-            safely(tap, on_message, *arguments, **named)  # a send that waits has written to the socket's buffer before
+            safely(tap, on_message, *arguments, **named)  # a cancelled send had already written to the buffer
             raise
         safely(tap, on_message, *arguments, **named)
         return result
@@ -112,15 +112,15 @@ def wrap_closing(connection: Any, tap: CallMemory) -> None:
 
 
 def safely(tap: CallMemory, on_message: Callable[..., None], *arguments: Any, **named: Any) -> None:
-    """Copy a message, or lose the copy: the call continues."""
+    """Copy a message; on an error the copy is lost, and the call continues."""
     try:
         on_message(*arguments, **named)
-    except Exception as error:  # such as a signature that a later version of the SDK has changed
+    except Exception as error:  # such as a signature changed in a later SDK version
         tap.failed(error)
 
 
 def is_clean(error: ConnectionClosed) -> bool:
-    """Return whether a connection was closed, and not lost; a close without a code counts as closed."""
+    """Return whether a connection was closed, not lost; a close without a code counts as closed."""
     return error.rcvd is not None and error.rcvd.code in CLEAN_CODES
 
 
@@ -128,7 +128,7 @@ def is_clean(error: ConnectionClosed) -> bool:
 
 
 def wrap_openai(connection: Any, tap: CallMemory) -> None:
-    """`send` and all resources of the SDK go through `_send`; where that is missing, through `send`."""
+    """Copy the messages of openai's SDK: `send` and all resources use `_send`, or `send` if that is missing."""
     wrap_receiving(connection, "recv_bytes", tap, tap.received)
     if inspect.iscoroutinefunction(getattr(connection, "_send", None)):
         wrap_sending(connection, "_send", tap, lambda data: tap.sent(data, is_text=True))
@@ -138,7 +138,7 @@ def wrap_openai(connection: Any, tap: CallMemory) -> None:
 
 
 def wrap_openai_sends(connection: Any, tap: CallMemory) -> None:
-    """Copy what `send` and `send_raw` get, once where the one calls the other."""
+    """Copy the arguments of `send` and `send_raw`, only once if one calls the other."""
     inside: set[asyncio.Task[Any] | None] = set()
     send: Method = connection.send
 
@@ -169,7 +169,7 @@ def wrap_openai_sends(connection: Any, tap: CallMemory) -> None:
 
 
 def wrap_websockets(connection: Any, tap: CallMemory) -> None:
-    """A connection of `websockets`, of a client or a server. Messages may come and go in pieces."""
+    """Wrap a connection of `websockets`, a client's or a server's. Messages may be sent in fragments."""
     wrap_receiving(connection, "recv", tap, lambda message, *_, **__: tap.received(message, isinstance(message, str)))
     if callable(getattr(connection, "recv_streaming", None)):
         stream: Callable[..., AsyncIterator[Any]] = connection.recv_streaming
@@ -208,7 +208,7 @@ def wrap_websockets(connection: Any, tap: CallMemory) -> None:
 
 
 def copy_pieces(message: Any, pieces: list[Any]) -> Any:
-    """Return a message as it is; where it is sent in pieces, `pieces` gets each as it is taken."""
+    """Return a message unchanged; if it is sent in fragments, `pieces` gets each as it is consumed."""
     if isinstance(message, str | bytes | bytearray | memoryview | Mapping):
         return message
     if isinstance(message, Iterable):
@@ -226,7 +226,7 @@ def joined(pieces: list[Any]) -> str | bytes:
 
 
 def wrap_aiohttp(connection: Any, tap: CallMemory) -> None:
-    """A websocket of aiohttp, of a client or a server: all that is received goes through `receive`."""
+    """Wrap a websocket of aiohttp, a client's or a server's: all receiving methods use `receive`."""
 
     def on_message(message: Any, *_: Any, **__: Any) -> None:
         if message.type in CLOSING:
@@ -250,7 +250,7 @@ def wrap_aiohttp(connection: Any, tap: CallMemory) -> None:
 
 
 def wrap_starlette(connection: Any, tap: CallMemory) -> None:
-    """A websocket of Starlette, which FastAPI's is: messages of ASGI go through `receive` and `send`."""
+    """Wrap a websocket of Starlette or FastAPI: ASGI messages pass `receive` and `send`."""
 
     def on_received(message: Mapping[str, Any]) -> None:
         if message["type"] == "websocket.receive":
@@ -269,6 +269,6 @@ def wrap_starlette(connection: Any, tap: CallMemory) -> None:
 
 
 def data_of(message: Mapping[str, Any]) -> tuple[str | bytes, bool]:
-    """Return what a message of ASGI carries, and whether it is text."""
+    """Return the data of an ASGI message, and whether it is text."""
     text = message.get("text")
     return (message["bytes"], False) if text is None else (text, True)

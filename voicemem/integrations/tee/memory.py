@@ -1,6 +1,6 @@
-"""The memory of a teed connection: its frames are put aside as they are, and reduced once the event loop is free.
+"""The memory of a teed connection: its frames are queued unchanged, and reduced once the event loop is free.
 
-What is put aside is bounded, and is reduced before anything else waits; so it is short-lived, whatever the memory does.
+The queue is bounded, and is reduced before anything waits for the memory, so it stays short even if that is away.
 """
 
 import asyncio
@@ -34,26 +34,26 @@ from voicemem.protocol.types import JsonObject
 LOG = logging.getLogger("voicemem.integrations")
 MAX_ASIDE = 10_000
 MAX_ASIDE_BYTES = 4 * MAX_DIALECT_FRAME_BYTES
-"""Frames put aside, at most; beyond that they are dropped and counted."""
+"""The most bytes of queued frames; further ones are dropped and counted."""
 RawMessage = str | bytes | bytearray | memoryview
 MAX_WAITING = 64
-"""Events that wait for the frame that says the vendor's id of the session."""
+"""The most events that wait for the frame with the vendor's session id."""
 CLOSED = "closed"
 
 
 class CrossingMessage(NamedTuple):
-    """A message that crossed the connection."""
+    """A message of the connection."""
 
     data: str | bytes
     is_text: bool
     """True if it is known to be text; bytes may be either."""
     side: Side
     ts: int
-    """When, Unix ms."""
+    """The time, Unix ms."""
 
 
 class ReducedCrossing(NamedTuple):
-    """The part of a message that is kept."""
+    """The kept part of a message."""
 
     frame: Frame
     side: Side
@@ -61,13 +61,13 @@ class ReducedCrossing(NamedTuple):
 
 
 class FrameQueue:
-    """Takes messages in the path of the call, and forwards what their dialect keeps, in order.
+    """Queues messages in the path of the call, and forwards their kept parts in order.
 
     `put` costs a microsecond or two, and nothing here raises.
     """
 
     slice_ns = 1_000_000
-    """The time for which messages are reduced before the call gets its turn again."""
+    """How long messages are reduced before the call may continue."""
 
     def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[ReducedCrossing], object]) -> None:
         self.dialect = dialect
@@ -80,14 +80,14 @@ class FrameQueue:
         self.aside_bytes = 0
         self.is_scheduled = False
         self.audio: ReducedCrossing | None = None
-        """A count of audio that may still grow."""
+        """An audio count that may still grow."""
         self.caller: JsonObject = {}
-        """The fields of who calls, until a frame carries them."""
+        """The caller's fields, until a frame carries them."""
         self.carried: JsonObject = {}
         self.loop = asyncio.get_running_loop()
 
     def put(self, data: RawMessage, side: Side, is_text: bool = False, ts: int | None = None) -> None:
-        """Put a message aside, which crossed the connection at `ts`, or now."""
+        """Queue a message, which was sent or received at `ts`, or now."""
         if not isinstance(data, str | bytes):
             data = bytes(data)  # the sender may use its buffer again
         size = len(data)
@@ -105,7 +105,7 @@ class FrameQueue:
         self.is_scheduled = True
         try:
             self.loop.call_soon(self.work)
-        except RuntimeError:  # the event loop was closed: nothing of this call can be sent any more
+        except RuntimeError:  # the event loop was closed: no more of this call can be sent
             self.aside.clear()
 
     def work(self) -> None:
@@ -118,7 +118,7 @@ class FrameQueue:
                 return
 
     def finish(self) -> None:
-        """Reduce all that was put aside, and forward what was being merged."""
+        """Reduce all queued messages, and forward the count that was being merged."""
         while self.aside:
             self.take(self.aside.popleft())
         self.forward_audio()
@@ -137,14 +137,14 @@ class FrameQueue:
                 self.named.add(name)
                 LOG.info("Frames of an unknown type are left out: %s, %s", self.dialect.name, name)
             return
-        except Exception as error:  # whatever crosses the connection, and whatever a dialect makes of it
+        except Exception as error:  # a malformed message, or a bug in a dialect
             self.reject(error)
             return
         if frame is not None:
             self.forward_in_order(ReducedCrossing(self.with_caller(frame), crossing.side, crossing.ts))
 
     def reduce(self, crossing: CrossingMessage) -> Frame | None:
-        """Return the part of a message that is kept. Raises `MalformedFrame`, `UnknownFrame`."""
+        """Return the kept part of a message. Raises `MalformedFrame`, `UnknownFrame`."""
         raw = raw_frame(crossing)
         self.note_caller(raw)
         return self.dialect.reduce(raw, crossing.side)
@@ -155,21 +155,21 @@ class FrameQueue:
             self.caller = self.carried = picked
 
     def with_caller(self, frame: Frame) -> Frame:
-        """A frame that carries who calls to the service, which decides whether that names the session's user."""
+        """Return a frame that carries the caller to the service, which decides whether that is the session's user."""
         if not self.caller or frame.counts_audio:
             return frame
         caller, self.caller = self.caller, {}
         return frame._replace(content=frame.content | {CALLER: caller})
 
     def reject(self, error: Exception) -> None:
-        """Count a message that says nothing to the dialect; the log says the reason of the first."""
+        """Count a message that the dialect rejects; the reason of the first is logged."""
         self.counts["malformed"] += 1
         if self.counts["malformed"] == 1:
             reason = str(error) if isinstance(error, MalformedFrame) else type(error).__name__
             LOG.warning("A message is not a frame of %s, and is left out: %s", self.dialect.name, reason)
 
     def forward_in_order(self, reduced: ReducedCrossing) -> None:
-        """Forward a frame after those before it; a count of audio may wait to be added to."""
+        """Forward a frame after earlier ones; an audio count may wait to be merged."""
         if self.audio is not None:
             both = merged(self.audio, reduced)
             if both is not None:
@@ -183,14 +183,14 @@ class FrameQueue:
             self.forward(reduced)
 
     def forward_audio(self, ts: int | None = None) -> None:
-        """Forward a count of audio that still waits; with `ts`, only one that began then."""
+        """Forward a waiting audio count; with `ts`, only one that began then."""
         if self.audio is not None and ts in (None, self.audio.ts):
             audio, self.audio = self.audio, None
             self.forward(audio)
 
 
 def raw_frame(crossing: CrossingMessage) -> RawFrame:
-    """The frame of a message: its JSON object, or a text or bytes that are not one. Raises `MalformedFrame`."""
+    """Return the frame in a message: a JSON object, or other text or bytes. Raises `MalformedFrame`."""
     data = crossing.data
     if len(data) > MAX_DIALECT_FRAME_BYTES:
         raise MalformedFrame("A frame may be at most 16 MiB.")
@@ -206,7 +206,7 @@ def raw_frame(crossing: CrossingMessage) -> RawFrame:
 
 
 def merged(one: ReducedCrossing, other: ReducedCrossing) -> ReducedCrossing | None:
-    """Return one count for two of audio of about one time that are equal otherwise; None if they are not."""
+    """Merge two audio counts of about the same time; None if they differ otherwise."""
     if not other.frame.counts_audio or one.side != other.side or other.ts - one.ts > MERGED_MS:
         return None
     content, added = one.frame.content, other.frame.content[AUDIO_BYTES]
@@ -223,17 +223,17 @@ class Times(NamedTuple):
     """Times of a teed connection, in seconds."""
 
     session_id_s: float = 10.0
-    """How long events wait for the frame that says the vendor's id of the session."""
+    """How long events wait for the frame with the vendor's session id."""
     closed_s: float = 5.0
     lost_s: float = 60.0
-    """How long a connection that was closed, or lost, may come back before its session is ended."""
+    """How long a closed or lost connection may come back before its session is ended."""
     linger_s: float = 600.0
-    """How long a call that is over is still delivered."""
+    """How long delivery continues after a call is over."""
 
 
 @dataclass(eq=False, repr=False)
 class CallMemory:
-    """The memory of one connection; `memory_of` finds it. Nothing here raises, or waits without a bound."""
+    """The memory of one connection, from `memory_of`. Nothing here raises, or waits without a limit."""
 
     client: Client
     is_own: bool
@@ -245,7 +245,7 @@ class CallMemory:
     config: Mapping[str, Any] | None = None
     keep_typed: bool = True
     ends: bool = True
-    """True if the end of the connection is that of the session."""
+    """True if the session ends with the connection."""
     queue_kind: Callable[[Dialect, bool, Callable[[ReducedCrossing], object]], FrameQueue] = FrameQueue
     times: Times = Times()  # noqa: RUF009 (it is a constant)
 
@@ -254,7 +254,7 @@ class CallMemory:
         self.lost = 0
         self.background: BackgroundSession | None = None
         self.waiting: list[tuple[JsonObject, bool]] = []
-        """Events for a session that is not known yet, and whether each ends it."""
+        """Events for a session that is not known yet, and whether each ends the session."""
         self.queue = self.queue_kind(self.dialect, self.keep_typed, self.take)
         self.left_at: int | None = None
         """When the connection was closed or lost, Unix ms."""
@@ -269,7 +269,7 @@ class CallMemory:
 
     @property
     def session_id(self) -> str | None:
-        """The id of the session; None until the vendor has said its own."""
+        """The id of the session; None until the vendor has sent its own."""
         return None if self.background is None else self.background.session_id
 
     @property
@@ -279,17 +279,17 @@ class CallMemory:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of the messages so far by result: `taken`, `ignored`, `unknown`, `malformed`, `dropped`."""
+        """The number of messages so far by result: `taken`, `ignored`, `unknown`, `malformed`, `dropped`."""
         return dict(self.queue.counts)
 
     @property
     def dropped(self) -> int:
-        """The number of frames and events that were not kept: too much is unacknowledged, or the session has ended."""
+        """The number of frames and events dropped because too much is unacknowledged, or the session has ended."""
         background = 0 if self.background is None else self.background.dropped
         return self.queue.counts["dropped"] + self.lost + background
 
     def send(self, event: Mapping[str, Any]) -> None:
-        """Send an event of voicemem.v1, in order with the frames: `tool.call`, `message`, `tts` …; returns at once."""
+        """Send an event of voicemem.v1 in order with the frames: `tool.call`, `message`, `tts` …. Returns at once."""
         self.queue.finish()
         if isinstance(event, Mapping):
             self.forward({"ts": now_ms(), **event}, event.get("type") == "session.end")
@@ -297,10 +297,10 @@ class CallMemory:
             self.failed(TypeError("An event must be a mapping, such as a dict."))
 
     async def context(self, **params: Any) -> JsonObject | None:
-        """The body of the next LLM request, with all that has crossed the connection; None if it does not come in time.
+        """Return the body of the next LLM request, with all messages of the connection; None if it is late.
 
-        It takes at most the client's `context_timeout_s` in all. After a failure the next are None at once, for five
-        seconds.
+        It takes at most the client's `context_timeout_s` in all. For five seconds after a failure it returns None at
+        once.
         """
         self.queue.finish()
         return None if self.background is None else await self.background.context(**params)
@@ -309,7 +309,7 @@ class CallMemory:
         """End the session, if it has not ended, and wait until all of it is on disk.
 
         It waits at most `timeout` seconds, by default the client's `close_timeout_s`; the rest is delivered later,
-        while the event loop runs. A client that was made for this connection is closed then.
+        while the event loop runs. A client that was made for this connection is closed afterwards.
         """
         self.stop_timer()
         self.end(reason or CLOSED)
@@ -325,13 +325,13 @@ class CallMemory:
         self.cross(data, self.side, is_text, ts)
 
     def cross(self, data: RawMessage, side: Side, is_text: bool, ts: int | None) -> None:
-        if self.left_at is not None and not self.closed_by_app:  # openai's SDK has connected again
+        if self.left_at is not None and not self.closed_by_app:  # openai's SDK has reconnected
             self.stop_timer()
             self.left_at = None
         self.queue.put(data, side, is_text, ts)
 
     def closed(self, is_clean: bool = True, by_app: bool = False) -> None:
-        """The connection was closed, or lost; this may be reported more than once."""
+        """Note that the connection was closed or lost; this may be called more than once."""
         gives_up = by_app and not self.closed_by_app
         self.closed_by_app |= by_app
         if self.leaving is not None or (self.left_at is not None and not gives_up):
@@ -354,10 +354,10 @@ class CallMemory:
     # To the memory
 
     def take(self, crossing: ReducedCrossing) -> None:
-        """Send a frame, to the session that it may be the first to name."""
+        """Send a frame to its session, which it may be the first to name."""
         frame = crossing.frame
         if self.background is None and frame.session_id:
-            is_private = INTERNATIONAL.search(frame.session_id) is not None  # it has someone's number in it
+            is_private = INTERNATIONAL.search(frame.session_id) is not None  # it contains a phone number
             self.begin(None if is_private else session_id_of(frame.session_id))
         event = {"type": "frame", "dialect": self.dialect.name, "from": crossing.side, "ts": crossing.ts}
         self.forward({**event, "frame": frame.content}, frame.end is not None)
@@ -403,7 +403,7 @@ class CallMemory:
         self.leaving = self.leaving or asyncio.ensure_future(self.leave(self.times.linger_s))
 
     async def leave(self, timeout_s: float) -> None:
-        """Wait until everything is on disk, for so long; then close a client of our own, also when it is cancelled."""
+        """Wait up to `timeout_s` until all is on disk; then close a client of our own, even when cancelled."""
         if self.waiting:
             self.stop_waiting()
         try:

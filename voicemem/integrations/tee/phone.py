@@ -1,9 +1,9 @@
-"""The meter of a phone's audio, for media streams as Twilio, SignalWire, Telnyx, Plivo and Vonage have them.
+"""The meter of a phone's audio, for the media streams of Twilio, SignalWire, Telnyx, Plivo and Vonage.
 
-Each frame of audio stays here: what leaves is how much was sent and how far the phone has played it, at most five times
-a second (`dialects/twilio_media_streams`). A phone plays what is queued in order, in real time, from the first byte of
-each stretch, and never past what was queued. It sends a mark back once the audio before it was played, and also, at
-once, when a `clear` has discarded it: so a mark counts only where no `clear` came before it.
+No audio leaves this module, only reports of how much was sent and how far the phone has played it, at most five times a
+second (`dialects/twilio_media_streams`). A phone plays queued audio in order, in real time, from the first byte of each
+stretch, and never beyond the queue. It sends a mark back once the audio before it was played, but also at once when a
+`clear` has discarded that audio: so a mark counts only if no `clear` came before it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from voicemem.integrations.tee import memory
 from voicemem.protocol.types import JsonObject
 
 REPORT_MS = 200
-"""The shortest time between two reports, except for that of a `clear`."""
+"""The shortest time between two reports, except after a `clear`."""
 AFTER_CUT_MS = 600
-"""A report follows a `clear` so much later, when the app has said what it makes of it."""
+"""How long after a `clear` another report follows, once the app has sent its own estimate."""
 STALLED_MS = 500
-"""A mark that is so much later than the earliest ones shows that the phone waited for audio."""
+"""A mark this much later than the earliest ones shows that the phone waited for audio."""
 MAX_AHEAD_MS = 1_000
-"""No phone plays faster: marks that are earlier than this say something else."""
+"""Marks earlier than this are ignored: no phone plays so fast."""
 USUAL_RATE = 8_000
 MAX_MARKS = 10_000
 COMPANDED = ("mulaw", "x-mulaw", "pcmu", "alaw", "x-alaw", "pcma", "ulaw")
@@ -36,7 +36,7 @@ LINEAR = ("l16", "x-l16", "linear16", "pcm", "lpcm")
 
 
 def bytes_per_ms(form: Any) -> float | None:
-    """The bytes of a format that make a millisecond; None for one that is not known or has no constant rate."""
+    """Return a format's bytes a millisecond; None for one that is unknown or has no constant rate."""
     if not isinstance(form, dict):
         return USUAL_RATE / 1_000
     encoding = form.get("encoding") or form.get("contentType")
@@ -61,66 +61,66 @@ def whole_ms(ms: float) -> int:
 
 
 def mark_name(raw: JsonObject) -> str:
-    """The name of a mark; Vonage's is any JSON."""
+    """Return the name of a mark; Vonage's is any JSON."""
     name = raw["mark"].get("name")
     return name if isinstance(name, str) else msgspec.json.encode(name).decode()
 
 
 class Mark(NamedTuple):
-    """A mark that was sent, and behind how much audio."""
+    """A mark that was sent, and how much audio was sent before it."""
 
     name: str
     at_ms: float
 
 
 class PhoneMeter:
-    """Counts what an app sends to a phone, and says how far the phone has played. It has no clock of its own."""
+    """Counts the audio that an app sends to a phone, and reports how far it was played. It has no clock of its own."""
 
     def __init__(self, stream: str | None = None) -> None:
         self.stream = stream
-        """Its id, until its `start` says another; Vonage's has none."""
+        """The stream's id, until its `start` names another; Vonage's have none."""
         self.rate: float | None = USUAL_RATE / 1_000
-        """Bytes per millisecond; None where that is not known: such audio is not measured."""
+        """Bytes a millisecond; None if unknown: such audio is not measured."""
         self.sent_ms = 0.0
         self.begun = (0.0, 0)
-        """The position at which the newest stretch begins, and when."""
+        """The position and the time at which the newest stretch begins."""
         self.stalled_ms = self.ahead_ms = 0.0
-        """How much later, and earlier, marks of this stretch came than its first byte says."""
+        """How much later, and earlier, marks of this stretch came than its start predicts."""
         self.earliest_ms: float | None = None
-        """How long after its audio a mark comes back, at least."""
+        """The shortest delay of a mark after its audio."""
         self.marks: deque[Mark] = deque()
         self.names: Counter[str] = Counter()
-        """How many of the marks have a name."""
+        """How many marks have each name."""
         self.is_stopped = False
         self.since: int | None = None
-        """When the first audio was sent that is not reported."""
+        """When the first unreported audio was sent."""
         self.cuts: list[list[int]] = []
         self.has_cut = False
-        """True if a `clear` has cut audio that was to be reported at once."""
+        """True if a `clear` has cut audio, which must be reported at once."""
         self.is_changed = False
         self.reported_ts = self.cut_ts = 0
-        """When the last report was made, and the last of a cut."""
+        """The times of the last report, and of the last report of a cut."""
         self.cleared_ms = 0.0
         """How much had been sent at the last `clear`."""
         self.over_ms = 0.0
-        """What the last report said is over."""
+        """The position up to which the last report had audio as over."""
         self.asked_at: int | None = None
-        """When to report next, whatever happens."""
+        """When to report next in any case."""
 
     def at_ms(self, ts: int) -> float:
-        """The part of what was sent that is over at a time."""
+        """Return the position up to which audio is over at a time."""
         position, began = self.begun
         return max(self.over_ms, min(self.sent_ms, position + max(0.0, ts - began - self.stalled_ms)))
 
     def take(self, frame: RawFrame, side: Side, ts: int) -> JsonObject | None:
-        """Take a frame that crosses the socket; returns it where the dialect wants it. Raises `MalformedFrame`."""
+        """Handle a frame of the socket; return it if the dialect needs it. Raises `MalformedFrame`."""
         if isinstance(frame, bytes):  # Vonage's audio
             if side == "app":
                 self.send(len(frame), ts)
             return None
         if not isinstance(frame, dict):
             raise MalformedFrame("A frame of this dialect is a JSON object.")
-        if frame.get("event") == "media" and side == "vendor":  # what the caller says, fifty times a second
+        if frame.get("event") == "media" and side == "vendor":  # the caller's audio, fifty times a second
             return None
         raw = as_twilio(frame)
         match raw["event"], side:
@@ -132,7 +132,7 @@ class PhoneMeter:
                 self.pass_mark(mark_name(raw), ts)
             case "clear", "app":
                 self.clear(ts, self.at_ms(ts))
-            case "stop", _:  # it says so as late as a mark comes back
+            case "stop", _:  # it is as late as a mark is
                 self.clear(ts, self.at_ms(ts - whole_ms(self.earliest_ms or 0)))
                 self.is_stopped = True
             case "start", _:
@@ -141,7 +141,7 @@ class PhoneMeter:
         return None if raw["event"] in ("media", "mark", "clear") else raw
 
     def send_media(self, media: Any, ts: int) -> None:
-        """Queue base64 audio, of the stream's format or of one that it names. Raises `MalformedFrame`."""
+        """Count base64 audio, in the stream's format or in one that it names. Raises `MalformedFrame`."""
         payload = media.get("payload") if isinstance(media, dict) else None
         if not isinstance(payload, str):
             raise MalformedFrame("An audio frame has no audio.")
@@ -166,7 +166,7 @@ class PhoneMeter:
             self.names[name] += 1
 
     def pass_mark(self, name: str, ts: int) -> None:
-        """A mark has come back. Those before it come no more; one that was never sent says nothing."""
+        """Handle a returned mark. Earlier ones no longer come; an unknown mark is ignored."""
         if not self.names[name]:
             return
         mark = None
@@ -177,10 +177,10 @@ class PhoneMeter:
                 del self.names[mark.name]
         position, began = self.begun
         if mark.at_ms <= position:
-            # Of an earlier stretch, or discarded: a `clear` begins a stretch behind all that was sent.
+            # From an earlier stretch, or discarded: a `clear` begins a stretch after all sent audio.
             return
         late_ms = ts - began - (mark.at_ms - position)
-        if late_ms < 0:  # it plays ahead of our clock, unless it has dropped audio by itself
+        if late_ms < 0:  # the phone plays ahead of our clock, unless it has dropped audio itself
             ahead_ms = self.ahead_ms - late_ms
             if ahead_ms <= MAX_AHEAD_MS:
                 self.begun, self.stalled_ms, self.is_changed = (mark.at_ms, ts), 0.0, True
@@ -192,7 +192,7 @@ class PhoneMeter:
             self.is_changed |= self.stalled_ms != before_ms
 
     def clear(self, ts: int, at_ms: float) -> None:
-        """Nothing behind this position is played any more."""
+        """Note that no audio after this position will be played."""
         if self.sent_ms > self.cleared_ms:
             self.cuts.append([ts, whole_ms(at_ms), whole_ms(self.sent_ms)])
             self.cleared_ms = self.sent_ms
@@ -202,7 +202,7 @@ class PhoneMeter:
     # Reports
 
     def due(self, ts: int) -> int | None:
-        """The time of the next report; None if there is nothing to report."""
+        """Return the time of the next report; None if there is nothing to report."""
         if self.has_cut and ts >= self.cut_ts + REPORT_MS:
             return ts
         times = [] if self.asked_at is None else [self.asked_at]
@@ -211,7 +211,7 @@ class PhoneMeter:
         return min(times, default=None)
 
     def report(self, ts: int) -> JsonObject | None:
-        """The report that the dialect gets; None if no audio was ever sent."""
+        """Return the report for the dialect; None if no audio was ever sent."""
         if not self.sent_ms:
             return None
         at_ms = self.at_ms(ts)
@@ -225,7 +225,7 @@ class PhoneMeter:
         if self.has_cut:
             self.cut_ts = ts
         times = [] if ts >= self.cut_ts + AFTER_CUT_MS else [self.cut_ts + AFTER_CUT_MS]
-        if at_ms < self.sent_ms:  # when all is played
+        if at_ms < self.sent_ms:  # report again when all is played
             times.append(ts + max(REPORT_MS, whole_ms(self.sent_ms - at_ms) + 1))
         self.asked_at, self.over_ms = min(times, default=None), at_ms
         self.since, self.cuts, self.has_cut, self.is_changed, self.reported_ts = None, [], False, False, ts
@@ -233,7 +233,7 @@ class PhoneMeter:
 
 
 class PhoneQueue(memory.FrameQueue):
-    """Takes a phone's messages, and forwards reports in place of audio."""
+    """Queues a phone's messages, and forwards reports in place of audio."""
 
     def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[memory.ReducedCrossing], object]) -> None:
         super().__init__(dialect, keep_typed, forward)
@@ -263,7 +263,7 @@ class PhoneQueue(memory.FrameQueue):
             self.forward(memory.ReducedCrossing(frame, "app", ts))
 
     def set_timer(self, ts: int) -> None:
-        """Report once that is due."""
+        """Report once a report is due."""
         due = self.meter.due(ts)
         if due is None or self.loop.is_closed() or (self.timer is not None and self.timer_ts <= due):
             return
