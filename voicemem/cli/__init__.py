@@ -43,25 +43,7 @@ def main() -> None:
 keys.add_command(agora)
 for command in (
     *(demo, quickstart, serve, check_config, ui, replay, history, search, memories, sessions, export, export_user),
-    *(
-        end,
-        erase,
-        erase_user,
-        mcp,
-        proxy,
-        tail,
-        receive,
-        keys,
-        hooks,
-        users,
-        backup,
-        restore,
-        copy,
-        reindex,
-        migrate,
-        nodes,
-        restored,
-    ),
-    *(truth, import_calls, import_ams),
+    *(end, erase, erase_user, mcp, proxy, tail, receive, keys, hooks, users, backup, restore, copy, reindex, migrate),
+    *(nodes, restored, truth, import_calls, import_ams),
 ):
     main.add_command(command)

@@ -25,13 +25,7 @@ from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent, 
 from voicemem.runtime import Clock, MemoryBudget, now_ms
 from voicemem.sessions.off_loop import BUDGET_S, OffLoop
 from voicemem.sessions.read_models.quarantine import QuarantinedSessions
-from voicemem.sessions.read_models.read_model import (
-    LARGE_BYTES,
-    LARGE_ROWS,
-    Committed,
-    ReadModel,
-    decompress_state,
-)
+from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, Committed, ReadModel, decompress_state
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import ClosedSession, Stream
