@@ -1,6 +1,6 @@
-"""A call as one small picture: who was heard when, what no one heard, cuts, tools.
+"""The timeline of a call for one small picture: who was heard when, unheard text, cuts, tools.
 
-All times are the events' `ts`, whatever clock they are of; only their order and distances matter.
+All times are the events' `ts`, by whatever clock; only their order and distances matter.
 """
 
 from bisect import bisect_left
@@ -21,15 +21,15 @@ from voicemem.transcript.turns import FIRST_AUDIO, VOICE_MS, cut_ts, ended_ts, s
 Lane = Literal["user", "agent", "unheard", "cut", "tool"]
 MAX_ENTRIES = 64
 UNHEARD_MS = 55
-"""How long a character of a reply would have taken."""
+"""The assumed duration of an unheard character, in ms."""
 PARTS = 1000
-"""The whole call."""
+"""The length of a call, in the unit of entries."""
 
 
 class CallTimeline(Struct, frozen=True):
-    """At most 64 entries, each a lane with its start and end, as parts of a thousand of `length_ms`.
+    """At most 64 entries, each a lane with its start and end, in thousandths of `length_ms`.
 
-    `unheard` is what was generated and not heard of a reply that was cut. `cut` is a moment.
+    `unheard` is the unheard rest of a reply that was cut. `cut` is a moment.
     """
 
     length_ms: int
@@ -45,7 +45,7 @@ class Span(NamedTuple):
 
 
 def call_timeline(state: State, messages: Iterable[Message]) -> CallTimeline:
-    """The picture of a call, which has these messages."""
+    """Return the timeline of a call with these messages."""
     unheard = unheard_characters(messages)
     spans = [span for turn in state.each_turn() for span in turn_spans(state, turn, unheard)]
     spans = end_before_next(sorted(spans, key=attrgetter("begin")))
@@ -61,7 +61,7 @@ def call_timeline(state: State, messages: Iterable[Message]) -> CallTimeline:
 
 
 def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tuple[int, int]]:
-    """The cuts of replies, by turn and start: when each was cut, and how many characters of it were not heard."""
+    """Return the cuts of replies, by turn and start: the time of each, and the number of unheard characters."""
     return {
         (message.turn_id, message.timestamp): (
             message.metadata["interrupt_timestamp"],
@@ -112,13 +112,13 @@ def reply_spans(state: State, audio: Sequence[int], reply: Reply, cut: tuple[int
 
 
 def first_from(times: Sequence[int], ts: int, otherwise: int) -> int:
-    """The first of sorted times that is not before a time."""
+    """Return the first of sorted times that is not before a time."""
     place = bisect_left(times, ts)
     return times[place] if place < len(times) else otherwise
 
 
 def heard_from(state: State, audio: Sequence[int], reply: Reply) -> int | None:
-    """Return when a reply began to play: as it was reported, else by its first text. None without any.
+    """Return when a reply began to play, as reported, else by its first text; None if it has none.
 
     `audio` has the times at which the first audio of replies was reported, sorted.
     """
@@ -130,7 +130,7 @@ def heard_from(state: State, audio: Sequence[int], reply: Reply) -> int | None:
 
 
 def heard_until(state: State, reply: Reply, otherwise: int) -> int:
-    """Return when a reply that was not cut stopped to play: as it was reported, else when the LLM had finished."""
+    """Return when an uncut reply stopped playing, as reported, else when the LLM had finished."""
     ends = [last.ts for last in last_entries(sources_of(state, reply), "dones", *POSITIONS, *TEXTS)]
     if ends:
         return max(ends)
@@ -139,7 +139,7 @@ def heard_until(state: State, reply: Reply, otherwise: int) -> int:
 
 
 def end_before_next(spans: Sequence[Span]) -> list[Span]:
-    """The spans, with the unheard part of each reply ended where the next one begins."""
+    """Return the spans, with the unheard part of each reply ending where the next reply begins."""
     made, next_begin = [], AFTER_ALL
     for span in reversed(spans):
         if span.lane == "unheard":
@@ -151,7 +151,7 @@ def end_before_next(spans: Sequence[Span]) -> list[Span]:
 
 
 def gaps_of(entries: Sequence[Span]) -> Iterator[int]:
-    """Yield how far apart entries of a lane are."""
+    """Yield the gaps between neighbouring entries of each lane."""
     ends: dict[str, int] = {}
     for entry in entries:
         if (end := ends.get(entry.lane)) is not None:
@@ -160,7 +160,7 @@ def gaps_of(entries: Sequence[Span]) -> Iterator[int]:
 
 
 def join_close(entries: list[Span], gap: int) -> list[Span]:
-    """Join the entries of a lane that are no further apart than a number of parts; of cuts the first stays."""
+    """Join entries of a lane whose gap is at most `gap`; of joined cuts the first stays."""
     made: list[Span] = []
     newest: dict[str, int] = {}
     for entry in entries:

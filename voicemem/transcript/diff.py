@@ -1,8 +1,8 @@
 """Changes in the messages of a call since a reader last asked.
 
-The key of a message is the journal position of its first event, which no later event changes. Another stack's frame
-may begin a reply in one turn and an utterance in the next; then the reply has the plain key. What readers were sent is
-kept as keys and digests, so many readers of a long call cost little more than its one fold.
+The key of a message is the journal position of its first event, which no later event changes. If another stack's frame
+begins both a reply and an utterance, the reply has the plain key. The messages that readers were sent are kept as keys
+and digests, so many readers of a long call cost little more than its one fold.
 """
 
 from bisect import bisect_left
@@ -20,14 +20,14 @@ from voicemem.transcript.state import State, put
 ORDER_BYTES, DIGEST_BYTES = 8, 16
 MARK_BYTES = ORDER_BYTES + DIGEST_BYTES
 BESIDE_REPLY = "u"
-"""Ends the key of what the user said where a reply began at the same position."""
+"""The end of the key of a user message, if a reply began at the same position."""
 
 
 class Upsert(Struct, frozen=True):
     """A message that is new, has changed, or has moved.
 
-    A reader removes what it has under `key`, and puts this message after the one of the key `after`, or first if that
-    is null.
+    A reader removes its message with this `key`, and puts this one after the message with the key `after`, or first if
+    that is null.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Changes(Struct, frozen=True):
 
 
 class TurnMarks(NamedTuple):
-    """The messages of a turn as they were: the key and a digest of each, packed, in order."""
+    """The messages of a turn at some position: the key and a digest of each, packed, in order."""
 
     packed: bytes = b""
     last_key: str | None = None
@@ -58,14 +58,14 @@ NOTHING = InProgress()
 
 
 class MessageMarks:
-    """The messages of a call as they were at a position."""
+    """The messages of a call at a position."""
 
     def __init__(
         self, position: int = 0, turns: dict[int, TurnMarks] | None = None, progress: InProgress = NOTHING
     ) -> None:
         self.position = position
         self.progress = progress
-        """The part in progress, where that is shown."""
+        """The part in progress, if that is shown."""
         self.turns = turns or {}
         """By number: the turns that ever had messages."""
         self.shown = sorted(number for number, marks in self.turns.items() if marks.packed)
@@ -73,7 +73,7 @@ class MessageMarks:
 
 
 class Comparison(NamedTuple):
-    """A comparison of messages at two positions: the turns with other marks, and what a reader is to be sent."""
+    """The difference of messages at two positions: the turns with new marks, and the changes to send to a reader."""
 
     position: int
     turns: dict[int, TurnMarks]
@@ -85,10 +85,10 @@ class Comparison(NamedTuple):
 def compare(
     state: State, unfinished: bool, marks: MessageMarks, changed: Collection[int], behind: Mapping[int, TurnMarks]
 ) -> Comparison:
-    """Compare the messages of a state with how they were, and with what one reader was sent.
+    """Compare the messages of a state with earlier marks, and with the messages that one reader was sent.
 
-    `changed` are the turns that may have changed since `marks`. `behind` has the marks of turns in which the reader was
-    sent something else than `marks` say. Changes neither, so that it may be given up half-way.
+    `changed` are the turns that may have changed since `marks`. `behind` has the marks of those turns in which the
+    reader was sent other messages. Neither is modified, so the comparison may be abandoned.
     """
     settle(state)
     turns: dict[int, TurnMarks] = {}
@@ -121,7 +121,7 @@ def mark_messages(state: State, unfinished: bool) -> MessageMarks:
 
 
 def encode_turn(state: State, number: int, unfinished: bool) -> dict[str, bytes]:
-    """The messages of a turn as they are now, as JSON by key."""
+    """Return the current messages of a turn, as JSON by key."""
     encoded: dict[str, bytes] = {}
     turn = state.turns.get(number)
     for entry in shown_entries(state, turn, unfinished) if turn is not None else ():
@@ -131,9 +131,9 @@ def encode_turn(state: State, number: int, unfinished: bool) -> dict[str, bytes]
 
 
 def unused_key(order: int, beside_reply: bool, used: Collection[str]) -> str:
-    """The key of a message that begins at a position.
+    """Return a key for a message that begins at a position.
 
-    Two of a turn begin there when a user who is named late owns only part of one.
+    Two messages of a turn begin there if a user who is named late owns only a part of one.
     """
     first = f"{order}{BESIDE_REPLY}" if beside_reply else str(order)
     key, count = first, 1
@@ -154,7 +154,7 @@ def mark_turn(encoded: dict[str, bytes]) -> TurnMarks:
 
 
 def unpack(marks: TurnMarks) -> Iterator[tuple[str, bytes]]:
-    """The keys and digests of marks, in order."""
+    """Yield the keys and digests of marks, in order."""
     used: set[str] = set()
     for place in range(0, len(marks.packed), MARK_BYTES):
         digest = place + ORDER_BYTES
@@ -167,10 +167,10 @@ def unpack(marks: TurnMarks) -> Iterator[tuple[str, bytes]]:
 def upserts(
     before: Mapping[str, bytes], now: Mapping[str, bytes], encoded: Mapping[str, bytes], after: str | None
 ) -> list[Upsert]:
-    """The upserts that turn the messages `before` of a turn into those of `now`, both by their digests.
+    """Return the upserts that turn the messages `before` of a turn into those of `now`, both by their digests.
 
-    It plays the reader's part: `keys` is the order that the reader has after each step. So a message that only moved
-    back, because another was put before it, needs no upsert.
+    `keys` simulates the reader's order after each step. So a message that only moved back, because another was put
+    before it, needs no upsert.
     """
     upserts = []
     keys = [key for key in before if key in now]

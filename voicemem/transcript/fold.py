@@ -1,7 +1,7 @@
 """The fold: it turns a journal, event by event, into the state of a call (docs/memory.md).
 
-`fold(state, entry)` changes the state and returns it; a caller that needs the old one keeps a snapshot. Whatever a
-producer sends, it does not raise, and an event does not cost more the longer the call has become.
+`fold(state, entry)` changes the state and returns it; a caller that needs the old one keeps a snapshot. It never
+raises, whatever a producer sends, and the cost of an event does not grow with the call.
 """
 
 from array import array
@@ -41,14 +41,14 @@ from voicemem.transcript.state import (
 from voicemem.transcript.timeline import BEFORE_ALL, shared_name
 
 MAX_MADE = 64
-"""Events of one frame, or of one close for each dialect."""
+"""The most events of one frame, or of one close for each dialect."""
 CLOSED = "closed"
-"""The reason of a session that is closed because the connection of another stack has gone; its `ts` is when it went."""
+"""The reason of a close because another stack's connection was lost; its `ts` is the time of the loss."""
 MADE_KINDS = frozenset(get_args(MadeEvent))
 
 
 class DecodedRow(NamedTuple):
-    """One row of a journal, decoded. `received_ms` (Unix ms) is used where the event has no `ts`.
+    """One row of a journal, decoded. `received_ms` (Unix ms) is used if the event has no `ts`.
 
     The server's own events have no producer.
     """
@@ -60,13 +60,13 @@ class DecodedRow(NamedTuple):
 
 
 def fold(state: State, entry: DecodedRow) -> State:
-    """The state after one more entry of its journal."""
+    """Fold one more entry of the journal into the state, and return it."""
     fold_event(state, *entry)
     return state
 
 
 def fold_all(state: State, entries: Iterable[DecodedRow]) -> State:
-    """The state after all of these entries."""
+    """Fold all of these entries into the state, and return it."""
     for position, received_ms, event, producer in entries:
         fold_event(state, position, received_ms, event, producer)
     return state
@@ -81,8 +81,8 @@ def fold_event(
 ) -> None:
     """Apply the event at a position to the state.
 
-    A second event of the same id, and one about an item that a fork has left behind, change nothing: the journal keeps
-    what arrived, and a producer that repeats itself does no harm.
+    A repeated id, and an item that a fork has left behind, change nothing: the journal keeps every event that arrives,
+    and repeats do no harm.
     """
     state.position = position
     if producer is not state.producer:
@@ -102,11 +102,11 @@ def fold_event(
 
 
 def is_repeated(state: State, digest: int) -> bool:
-    """Return whether an event of this id has come before; of very many ids the newest are remembered."""
+    """Return whether an event with this id has come before, among the newest `MAX_EVENT_IDS`."""
     known = state.event_ids
     if digest in known:
         return True
-    if len(known) >= MAX_EVENT_IDS:  # many at once: finding the oldest of a dict passes all that have gone
+    if len(known) >= MAX_EVENT_IDS:  # many at once: the search for a dict's oldest key passes all deleted ones
         for oldest in [*islice(known, MAX_EVENT_IDS // 10)]:
             del known[oldest]
     known[digest] = None
@@ -117,7 +117,7 @@ def is_repeated(state: State, digest: int) -> bool:
 
 
 def fold_made(state: State, made: MadeEvent, ts: int) -> None:
-    """Apply one event that a dialect made; without a `ts` it is of the frame's time."""
+    """Apply one event that a dialect made; without a `ts` it has the frame's time."""
     if state.memo.made is not None:
         state.memo.made.append(made)
     if made.id is not None and is_repeated(state, digest_of(made)):
@@ -136,7 +136,7 @@ def fold_made(state: State, made: MadeEvent, ts: int) -> None:
 
 
 def fold_frame(state: State, event: events.FrameEvent, ts: int) -> None:
-    """Apply what a frame says, all of it at the frame's position; the state keeps the dialect's notes."""
+    """Apply the events that a frame means, all at the frame's position; the state keeps the dialect's notes."""
     dialect = DIALECTS.get(event.dialect)
     if dialect is None or not isinstance(event.frame, dict):
         return
@@ -150,12 +150,12 @@ def fold_frame(state: State, event: events.FrameEvent, ts: int) -> None:
 def made_by(
     state: State, dialect: Dialect, stated_ts: int | None, make: Callable[[Known], Iterable[MadeEvent]]
 ) -> list[MadeEvent]:
-    """Return what a dialect makes, as far as a producer might have sent it; nothing if it fails."""
+    """Return the valid events that a dialect makes; none if it fails."""
     known = FoldKnown(state, dialect.name, stated_ts is not None)
     try:
         made = [*islice(make(known), MAX_MADE + 1)]
         known.keep_notes()
-    except Exception:  # a fault of ours in a dialect: the frame stays in the journal for a version that can read it
+    except Exception:  # a bug in a dialect: the frame stays in the journal for a version that can read it
         state.ignore("frames")
         return []
     if len(made) > MAX_MADE:
@@ -164,10 +164,10 @@ def made_by(
 
 
 def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent | None:
-    """An event as a producer might have sent it, with the frame's `ts` if it has none; None if it breaks a rule.
+    """Return an event as a producer might have sent it, with the frame's `ts` if it has none; None if it is invalid.
 
-    A transcript without a word says nothing. Of one that says more than it may, such as a speaker's name that is too
-    long, the rest counts, but for its item's.
+    A transcript without a word is empty. Invalid optional fields, such as a speaker's name that is too long, are
+    dropped, except the item.
     """
     try:
         kind = type(made)
@@ -178,7 +178,7 @@ def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent |
         fields = msgspec.to_builtins(made)
         if stated_ts is not None:
             fields.setdefault("ts", stated_ts)
-        event: MadeEvent = read(kind, fields)  # for the union of all kinds it would take thirty times longer
+        event: MadeEvent = read(kind, fields)  # the union of all kinds would take thirty times longer
         if event.item != made.item:
             raise ValueError
         if event.ts is None and stated_ts is not None:
@@ -201,14 +201,14 @@ def fold_end(state: State, event: events.SessionEnd, ts: int) -> None:
 
 
 def fold_close(state: State, event: events.SessionClosed, ts: int) -> None:
-    """Ask the dialects what was heard by the close, and note it.
+    """Ask the dialects what was heard by the close, and apply it.
 
-    Reading cuts the replies that are still being generated or are known to play (rule 8).
+    Reading cuts the replies that are still being generated or known to play (rule 8).
     """
     if state.closed_ts is not None:
         return
     if state.notes:
-        # The close itself may come much later than the caller left.
+        # The close itself may come long after the caller left.
         clocks = state.clocks | {state.producer: state.clock}
         newest = max((clock for producer, clock in clocks.items() if producer is not None), default=BEFORE_ALL)
         at = ts if event.reason == CLOSED or newest == BEFORE_ALL else newest
@@ -241,10 +241,10 @@ def fold_summary(state: State, event: events.MemorySummary, _ts: int) -> None:
 
 
 def fold_forgotten(state: State, event: events.MemoryForgotten, _ts: int) -> None:
-    """Add to what is forgotten.
+    """Extend the forgotten range.
 
-    What was forgotten before stays so: the later event may name an earlier turn, or keep messages that are already
-    forgotten. "All before `turn`" is "through `turn - 1`". The summary goes, as it may repeat what is now forgotten.
+    Forgotten messages stay forgotten: a later event may name an earlier turn, or keep messages that are already
+    forgotten. "All before `turn`" is "through `turn - 1`". The summary is dropped, since it may repeat them.
     """
     state.memory_positions.append(state.position)
     if event.carried:
@@ -267,7 +267,7 @@ def fold_carried(state: State, event: events.MemoryCarried, _ts: int) -> None:
 
 
 def fold_forked(state: State, event: events.SessionForked, _ts: int) -> None:
-    """End what was copied from the other session: nothing of it still plays, and the next turn follows."""
+    """End the part copied from the other session: none of it still plays, and the next turn follows it."""
     state.newest_turn = max(state.newest_turn, event.at_turn)
     state.final_turn = max(state.final_turn, event.at_turn + 1)
     forget_playing(state)
@@ -310,7 +310,7 @@ def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None
         record = add_call(state, turn, event.call_id)
     if record is None:
         return None
-    if waiting is not None and waiting is not record and waiting.name is None:  # it waits in another turn
+    if waiting is not None and waiting is not record and waiting.name is None:  # the result waits in another turn
         record.result, record.answered, record.answered_ts = waiting.result, waiting.answered, waiting.answered_ts
         waiting.result, waiting.answered, waiting.answered_ts = b"null", False, None
     record.order, record.ts = state.position, ts
@@ -321,7 +321,7 @@ def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None
 
 
 def fold_tool_result(state: State, event: events.ToolResult, ts: int) -> Turn | None:
-    """Store the result of a tool call, in the call's turn; one that arrives before its tool call waits for it."""
+    """Store the result of a tool call in the call's turn; one that arrives before its call waits for it."""
     number = turn_number(state, event)
     known = state.tool_calls.get(event.call_id)
     if known is not None and state.tool_record(known).name is not None:
@@ -347,9 +347,9 @@ def fold_metric(state: State, event: events.Metric, ts: int) -> Turn | None:
 
 
 def turn_number(state: State, event: events.ToolCall | events.ToolResult | events.Metric) -> int:
-    """The turn of a trace: that of its item, its own, else that of the newest reply.
+    """Return the turn of a trace: its item's, its own, or else the newest reply's.
 
-    A tool that is called after what the user has said since is of that turn.
+    A tool call after the user has spoken since then belongs to the turn of that speech.
     """
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     if number is None:
@@ -398,7 +398,7 @@ FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     events.MemoriesExtracted: fold_extracted,
     events.SessionForked: fold_forked,
 }
-"""By the type of the event: a function that changes the state and returns the turn that changed, if any.
+"""By type of event: a function that changes the state and returns the changed turn, if any.
 
 Events of other types do not change the state.
 """

@@ -1,8 +1,8 @@
-"""The matching of the gateway's turns with what others report of the same call later (docs/memory.md, rules 1 and 2).
+"""The matching of the gateway's turns with other producers' later reports of them (docs/memory.md, rules 1 and 2).
 
 A request for the agent's LLM brings the caller's words, and its answer is the reply. The recogniser's final, and the
-transcript of the stack that hosts the agent, say both again, and know better what was heard. So speech takes the place
-of the words that a request brought, and what a stack reports about its reply is about the gateway's.
+transcript of the stack that hosts the agent, repeat both, and know better what was heard. So speech replaces the words
+of a request, and a stack's reports about its reply are applied to the gateway's.
 """
 
 import re
@@ -21,17 +21,17 @@ GATEWAY_PRODUCER = "gateway"
 """The producer of the gateway's events. They have no seq, so no other producer may use the name
 (`quotas.OWN_PRODUCERS`)."""
 LATE_MS = 5_000
-"""Speech that begins so much later than a request with the same words says them again."""
+"""Speech that begins so much later than a request with the same words is new."""
 FEW_MESSAGES = 16
-"""Messages of a turn that are looked for in what others say; each is compared alone and with all before it."""
+"""The most messages of a turn that are matched; each is compared alone and joined to all before it."""
 LOOKED_AT = 64
-"""The number of the gateway's unreported replies of other turns that are compared, oldest first."""
+"""The most unreported replies of the gateway in other turns that are compared, the oldest first."""
 UNSPOKEN = re.compile(r"[\W_]+")
 WORD = re.compile(r"\w+")
 
 
 def text_key(text: str) -> str:
-    """The letters and digits of a text, by which two texts are compared."""
+    """Return the letters and digits of a text, by which two texts are compared."""
     return UNSPOKEN.sub("", text.casefold()) or text.strip()
 
 
@@ -39,7 +39,7 @@ def text_key(text: str) -> str:
 
 
 def note_request(state: State, turn: Turn) -> None:
-    """Note the newest message of a turn, which a request brought; also as the end of all of them."""
+    """Note the newest message of a turn, which a request brought, alone and joined to those before it."""
     texts = [one.text for one in (turn.typed or ())[: FEW_MESSAGES + 1]]
     if len(texts) > FEW_MESSAGES:
         return
@@ -48,10 +48,10 @@ def note_request(state: State, turn: Turn) -> None:
 
 
 def find_requested(state: State, text: str, begin: int, has_partial: bool = False) -> Turn | None:
-    """The turn in which a request brought the words of a final that began at `begin`; the oldest of such turns.
+    """Return the oldest turn in which a request brought the words of a final that began at `begin`.
 
-    A stack that hosts the agent reports each utterance, however late; of a recogniser it must be near in time, and have
-    begun before the reply where a partial with a time shows it.
+    A stack that hosts the agent reports every utterance, however late. A recogniser's final must be near in time, and,
+    if it had a partial with a time, have begun before the reply.
     """
     key = text_key(text)
     numbers = state.requested.get(id_digest(key)) or []
@@ -70,7 +70,7 @@ def find_requested(state: State, text: str, begin: int, has_partial: bool = Fals
 
 
 def is_answered_before(state: State, turn: Turn, ts: int) -> bool:
-    """Return whether the reply to a turn, which may be of a later one, began before this."""
+    """Return whether the reply to a turn, which may be in a later turn, began before `ts`."""
     numbers = state.turn_numbers
     for number in islice(numbers, bisect_left(numbers, turn.number), None):
         replies = [state.replies[id] for id in state.turns[number].replies or ()]
@@ -81,14 +81,14 @@ def is_answered_before(state: State, turn: Turn, ts: int) -> bool:
 
 
 def requested(turn: Turn, key: str) -> Sequence[TypedMessage]:
-    """The message of a turn that says this, or all of them if they do together."""
+    """Return the message of a turn with this text, or all its messages if they have it together."""
     typed = turn.typed or []
     one = [message for message in typed if text_key(message.text) == key][:1]
     return one or (typed if text_key("".join(message.text for message in typed)) == key else [])
 
 
 def replace_requested(state: State, turn: Turn, text: str, order: int) -> None:
-    """Show the segment at a position of the journal in place of what a request brought."""
+    """Show the segment at a journal position in place of a request's words."""
     replaced = requested(turn, text_key(text))
     if not replaced:
         return
@@ -100,7 +100,7 @@ def replace_requested(state: State, turn: Turn, text: str, order: int) -> None:
 
 
 def note_reported(state: State, turn: Turn, text: str) -> None:
-    """Note that someone else has reported what a request brought: it is not looked for again."""
+    """Note that the words of a request were reported, so that they are not matched again."""
     digest = id_digest(text_key(text))
     state.requested[digest].remove(turn.number)
     if not state.requested[digest]:
@@ -108,7 +108,7 @@ def note_reported(state: State, turn: Turn, text: str) -> None:
 
 
 def give_back(state: State, turn: Turn, order: int) -> None:
-    """Show again what a request brought, since the segment shown in its place is withdrawn."""
+    """Show the words of a request again, since the segment shown in their place is withdrawn."""
     reported = turn.reported or []
     turn.reported = [message for message in reported if message.reported != order] or None
     for message in reported:
@@ -121,7 +121,7 @@ def give_back(state: State, turn: Turn, order: int) -> None:
 
 
 def of_gateway(state: State, made: MadeEvent, ts: int) -> MadeEvent | None:
-    """An event of another stack, about the gateway's reply where its item is one; None if that says nothing new."""
+    """Return another stack's event, with the gateway's item if it is about that reply; None if it is no news."""
     item = made.item
     if isinstance(made, MessageEvent) and made.role == "user":
         turn = find_requested(state, made.text, ts) if state.requested else None
@@ -153,7 +153,7 @@ def of_gateway(state: State, made: MadeEvent, ts: int) -> MadeEvent | None:
 
 
 def find_counterpart(state: State, made: MadeEvent) -> bool:
-    """Find the gateway's reply that the first event of a stack's reply is about; return whether there is one."""
+    """Find the gateway's reply that the first event of a stack's reply is about. Return whether there is one."""
     if not isinstance(made, LlmDone | LlmDelta | MessageEvent) or made.item is None or made.item in state.item_replies:
         return False
     text = made.text or ""
@@ -169,7 +169,7 @@ def find_counterpart(state: State, made: MadeEvent) -> bool:
 
 
 def candidates(state: State, number: int | None) -> Iterator[tuple[Reply, bool]]:
-    """The gateway's replies that no one has reported: those of a turn, then the oldest of all."""
+    """Yield the gateway's unreported replies: those of a turn, then the oldest of all."""
     turn = None if number is None else state.turns.get(number)
     for id in () if turn is None else turn.replies or ():
         if id in state.answers:
@@ -179,7 +179,7 @@ def candidates(state: State, number: int | None) -> Iterator[tuple[Reply, bool]]
 
 
 def is_same_reply(reply: Reply, text: str, is_near: bool) -> bool:
-    """Return whether a text is a reply or the beginning of it, or more than it; of its own turn, one like it."""
+    """Return whether one of a text and a reply begins with the other; in the same turn, similar texts match too."""
     own, said = text_key(reply.generation.text()), text_key(text)
     if reply.cancelled or not own or reply.item is None:
         return False

@@ -1,7 +1,7 @@
-"""The history: chat messages from the state of a call (docs/memory.md), on request with what is in progress.
+"""The history: chat messages from the state of a call (docs/memory.md), on request with messages in progress.
 
-What is in progress says so (`open` in its metadata), for readers who asked for it; contexts, exports and webhook events
-have none of it.
+A message in progress has `open` in its metadata. Only readers who request them get these; contexts, exports and webhook
+events do not.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,27 +29,27 @@ from voicemem.transcript.timeline import (
 
 
 def messages(state: State, unfinished: bool = False) -> list[Message]:
-    """All messages in their order; with `unfinished`, also replies and partials in progress."""
+    """Return all messages in order; with `unfinished`, also replies and partials in progress."""
     return [message for turn in state.each_turn() for message in turn_messages(state, turn, unfinished)]
 
 
 def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> Iterator[Message]:
-    """The messages of one turn: the user first, then by start time, then by arrival (rule 7)."""
+    """Return the messages of one turn: the user's first, then by start time, then by arrival (rule 7)."""
     return (entry.message for entry in turn_entries(state, turn, unfinished))
 
 
 class MessageEntry(NamedTuple):
-    """A message, the journal position of its first event, and what it was made of."""
+    """A message, the journal position of its first event (`order`), and its source."""
 
     message: Message
     order: int
     made_of: Speech | Reply | TypedMessage
     interruption: Interruption | None = None
-    """The first that marks a reply."""
+    """The first interruption that marks the reply."""
 
 
 def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> Iterator[MessageEntry]:
-    """Yield the messages of a turn, each with what it was made of. Those that did not change are not made again."""
+    """Yield the messages of a turn, each with its source. Unchanged ones are not made again."""
     settle(state)
     if state.memo.small_turn != turn.number:
         state.memo.leave_small_turn(turn.number)
@@ -86,9 +86,9 @@ LARGE_TURN = 8
 
 
 def keep_entry(state: State, turn: Turn, key: object, version: Any, entry: MessageEntry | None) -> None:
-    """Keep a message of a turn: for good if the turn is large, since those of a usual turn are quickly made again."""
+    """Keep a message of a turn: for good if the turn is large, since others are quickly made again."""
     is_large = len(turn.replies or ()) + len(turn.segments or ()) > LARGE_TURN
-    if not (is_large and state.is_very_large):  # they would take as much memory as what they are made of
+    if not (is_large and state.is_very_large):  # they would take as much memory as their sources
         state.memo.keep(key, version, entry, is_large)
 
 
@@ -108,7 +108,7 @@ def utterance_entry(
 
 
 def known_reply_entry(state: State, reply: Reply, unfinished: bool) -> MessageEntry | None:
-    """The message of a reply; what is in progress is in the history only on request."""
+    """Return the message of a reply; one in progress only if `unfinished`."""
     version = reply.generation.events, reply.changes
     made, known = state.memo.entries.get(reply.id, NOT_MADE)
     if made != version:
@@ -119,7 +119,7 @@ def known_reply_entry(state: State, reply: Reply, unfinished: bool) -> MessageEn
 
 
 def reply_entry(state: State, reply: Reply) -> MessageEntry | None:
-    """The message of a reply: all that was generated, or what was heard of it."""
+    """Return the message of a reply: the whole text, or the heard part of it."""
     cut = cut_of(state, reply) if is_cut(state, reply) else None
     if cut is None and reply.heard_only:
         return None
@@ -136,7 +136,7 @@ def reply_entry(state: State, reply: Reply) -> MessageEntry | None:
 
 
 def reply_metadata(state: State, reply: Reply, cut: Cut | None) -> dict[str, Any]:
-    """The metadata of the LLM, then of playback, then of the interruptions that mark; the last of one key counts."""
+    """Return the metadata of the LLM, then of playback, then of the marking interruptions; the last of a key counts."""
     interrupting: MergedMetadata = {}
     for one in sorted(cut.metadata(), key=attrgetter("order")) if cut is not None else ():
         interrupting = merge_metadata(interrupting, one.order, one.metadata or {})
@@ -159,14 +159,14 @@ def played_metadata(source: Source) -> MergedMetadata:
 
 
 def begun_positions(state: State, turn: Turn) -> set[int]:
-    """The journal positions at which the parts of a turn began, also of those that have no message yet."""
+    """Return the journal positions at which the parts of a turn began, even those without a message yet."""
     index = speech_index(state, turn)
     spoken = {min(segments) for segments in index.by_user.values() if segments}
     return spoken | {typed.order for typed in turn.typed or ()} | {id >> 1 for id in turn.replies or ()}
 
 
 def tool_uses(state: State, with_forgotten: bool = False) -> Sequence[ToolUse]:
-    """The tool calls in the order of turns and then of arrival, without those that are forgotten or with them."""
+    """Return the tool calls in the order of turns and then of arrival, on request with the forgotten ones."""
     if not state.tool_calls:
         return []
     forgotten = (None if with_forgotten else state.forgotten) or Forgotten()
@@ -175,7 +175,7 @@ def tool_uses(state: State, with_forgotten: bool = False) -> Sequence[ToolUse]:
 
 
 def newest_tool_uses(state: State, most: int) -> list[ToolUse]:
-    """The newest answered tool calls in that order, without those that are forgotten."""
+    """Return the newest answered tool calls in that order, without the forgotten ones."""
     newest: list[ToolUse] = []
     for number in reversed(state.turn_numbers) if state.tool_calls else ():
         turn = state.turns[number]
@@ -195,7 +195,7 @@ def uses_in(turn: Turn, calls: Iterable[ToolCallRecord], forgotten: Forgotten | 
 
 
 def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
-    """The indexes of the messages that are not forgotten; `messages` are all, in their order.
+    """Return the indexes of the messages that are not forgotten; `messages` are all, in order.
 
     They are sorted by turn (rule 7), so two bisections find the turns that are forgotten or kept as a whole. Only the
     last forgotten turn can be forgotten in part, by journal positions, so only its entries are made.
@@ -214,7 +214,7 @@ def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
 
 
 def begun_items(state: State, turn: Turn) -> Iterator[tuple[int, list[str]]]:
-    """The items in a turn, by the journal positions at which what they are part of began."""
+    """Yield the items in a turn, with the journal position at which their message began."""
     for segments in speech_index(state, turn).by_user.values():
         if segments:
             yield min(segments), list({one.item: None for one in segments.values() if one.item is not None})
@@ -225,7 +225,7 @@ def begun_items(state: State, turn: Turn) -> Iterator[tuple[int, list[str]]]:
 
 
 def restored_interruptions(state: State, entry: MessageEntry) -> list[Interruption]:
-    """Return what came about the interruption of a restored reply; its metadata say when it was."""
+    """Return the interruptions reported for a restored reply; its metadata have the time."""
     if not isinstance(entry.made_of, Reply) or not entry.made_of.restored:
         return []
     return [cut for source in sources_of(state, entry.made_of) for cut in source.interruptions()]
@@ -233,7 +233,7 @@ def restored_interruptions(state: State, entry: MessageEntry) -> list[Interrupti
 
 SPEECH_TIMES = ("speech_start_ms", "speech_end_ms", "speech_algorithmic_delay")
 SpeechTimes = dict[str, Any]
-"""By name, in ms; only those that are known."""
+"""The known times by name, in ms."""
 
 
 def turn_times(state: State, turn: Turn) -> list[SpeechTimes]:
@@ -262,23 +262,23 @@ def reply_times(state: State, reply: Reply) -> SpeechTimes:
     return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}
 
 
-# What is in progress
+# Messages in progress
 
 
 def open_messages(state: State) -> Sequence[Message]:
-    """All messages in their order, with replies and partials in progress."""
+    """Return all messages in order, with replies and partials in progress."""
     entries = (entry for turn in state.each_turn() for entry in shown_entries(state, turn, unfinished=True))
     return Items[Message](Message, (entry.message for entry in entries)).as_list()
 
 
 def shown_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[MessageEntry]:
-    """The messages of a turn for a reader: with `unfinished`, also what is in progress."""
+    """Return the messages of a turn for a reader; with `unfinished`, also those in progress."""
     entries = turn_entries(state, turn, unfinished)
     return (marked(state, entry) for entry in entries) if unfinished and state.closed_ts is None else entries
 
 
 def marked(state: State, entry: MessageEntry) -> MessageEntry:
-    """A message that may still change, with the metadata that say so; any other as it is."""
+    """Return a message, with metadata that say so if it may still change."""
     match entry.made_of:
         case Speech(shown=shown):
             marks: dict[str, Any] = {} if all(one.final for one in shown) else {"partial": True, "open": True}
@@ -292,12 +292,12 @@ def marked(state: State, entry: MessageEntry) -> MessageEntry:
 
 
 def is_open(state: State, reply: Reply) -> bool:
-    """Return whether a reply is being generated, or is known to be playing. The state must be settled."""
+    """Return whether a reply is being generated or known to be playing. The state must be settled."""
     return not reply.restored and (not reply.generation.complete or plays_at_close(state, reply))
 
 
 def playing_turn(state: State) -> int | None:
-    """The turn of the reply that is known to be playing: events of other turns may end that."""
+    """Return the turn of the reply that is known to be playing, which events of other turns may end."""
     settle(state)
     if state.closed_ts is not None or not state.played:
         return None
@@ -306,18 +306,18 @@ def playing_turn(state: State) -> int | None:
 
 
 class InProgress(NamedTuple):
-    """The part of a call in progress. Events of other turns may end it, so its turns are looked at again."""
+    """The part of a call in progress. Events of other turns may end it, so its turns are compared again."""
 
     playing: int | None = None
     """The turn of the reply that was playing."""
     partials: frozenset[int] = frozenset()
     """The turns with partials: a `resume` may show that one was the noise that caused a false alarm."""
     alarms: tuple[FalseAlarms, int] | None = None
-    """The false alarms, and how often they had changed by then; None while there are no partials."""
+    """The false alarms, and how often they had changed; None while there are no partials."""
 
 
 def turns_to_look_at(state: State, before: InProgress) -> set[int]:
-    """The turns whose messages may be others than before without having changed themselves."""
+    """Return the turns whose messages may have changed without an event of their own."""
     playing = {number for number in (before.playing, playing_turn(state)) if number is not None}
     return playing | before.partials if before.partials and counted_alarms(state) != before.alarms else playing
 
@@ -328,7 +328,7 @@ def counted_alarms(state: State) -> tuple[FalseAlarms, int]:
 
 
 def in_progress(state: State, before: InProgress, looked_at: Collection[int]) -> InProgress:
-    """Return what is in progress now, when only these turns may have changed."""
+    """Return the part in progress now, if only these turns may have changed."""
     turns = [turn for number in looked_at if (turn := state.turns.get(number)) is not None]
     known = frozenset(turn.number for turn in turns if any(one.text and not one.final for one in turn.segments or ()))
     gone = before.partials.intersection(looked_at)

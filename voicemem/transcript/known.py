@@ -1,4 +1,4 @@
-"""The fold's state as a dialect may read it when it translates a frame, and the dialect's own notes."""
+"""The fold's state as dialects may read it when they translate frames, and each dialect's own notes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from voicemem.transcript.speech import speech_index
 from voicemem.transcript.state import Notes, Reply, Segment, State, TypedMessage
 
 MAX_NOTES_BYTES = 16 * 1024
-"""The size of the notes of one dialect in one session, as JSON."""
+"""The most bytes of one dialect's notes in one session, as JSON."""
 NO_NOTES = Notes()
 RECENT_TURNS = 200
-"""Turns in which a text is looked for that an app gives as history."""
+"""The newest turns, which are searched for a text that an app gives as history."""
 RECENT_CHARACTERS, FEWEST = 64 * 1024, 100
-"""Characters of them that are looked through for each of these texts, and as how many a short text counts at least."""
+"""The most characters of them that are searched, and the least that a text counts."""
 
 
 class FoldReply(KnownReply):
@@ -98,7 +98,7 @@ class FoldReply(KnownReply):
 
 
 class FoldKnown(Known):
-    """The state of the fold before a frame. What is noted is kept only by `keep_notes`."""
+    """The state of the fold before a frame. Only `keep_notes` writes notes to it."""
 
     def __init__(self, state: State, dialect: str, has_clock: bool) -> None:
         self.state = state
@@ -106,13 +106,13 @@ class FoldKnown(Known):
         self.has_clock = has_clock
         self.here, self.next_turn = state.utterance_turn, state.newest_turn + 1
         self.noted: dict[str, None] = {}
-        """The keys that this frame has noted or forgotten something under."""
+        """The keys of the notes that this frame has changed."""
         self.notes: dict[str, Any] = state.notes.get(dialect, NO_NOTES).values
-        """The notes with these; a copy, once there are any."""
+        """The dialect's notes with these changes: a copy, once there are any."""
         self.seen: dict[int, FoldReply] = {}
-        """The replies that were asked for. The state does not change while a frame is translated."""
+        """The replies requested so far, since the state does not change while a frame is translated."""
         self.said: dict[int, dict[str, list[int]]] | None = None
-        """What the user said in the newest turns (`said_recently`), once that was asked for."""
+        """What the user said in the newest turns (`said_recently`), once requested."""
 
     def is_answered(self, turn: int) -> bool:
         known = self.state.turns.get(turn)
@@ -129,7 +129,7 @@ class FoldKnown(Known):
             self.notes[key] = value
 
     def keep_notes(self) -> None:
-        """Put what was noted into the state; of too much, the oldest goes."""
+        """Write the notes to the state; if they are too large, the oldest are dropped."""
         if not self.noted:
             return
         notes = self.state.notes.setdefault(self.dialect, Notes())
@@ -192,9 +192,9 @@ class FoldKnown(Known):
 
 
 def said_recently(state: State) -> dict[int, dict[str, list[int]]]:
-    """By turn, the user's texts in the newest ones, and all of a turn's speech as one, with where each began.
+    """Return the user's texts by turn, and each turn's speech as one text, with the positions at which each began.
 
-    Of very much only the newest: all of it is looked through for each text that an app gives.
+    Only the newest `RECENT_CHARACTERS` are included, since each text that an app gives is searched for in all of them.
     """
     recent, room = dict[int, dict[str, list[int]]](), RECENT_CHARACTERS
     for number in reversed(state.turn_numbers[-RECENT_TURNS:]):
@@ -211,7 +211,7 @@ def said_recently(state: State) -> dict[int, dict[str, list[int]]]:
 
 
 def newest_texts(parts: Sequence[Segment | TypedMessage], room: int) -> tuple[list[tuple[int, str]], int]:
-    """The newest texts that there is room for, the oldest first, with their positions; and the room that is left."""
+    """Return the newest texts that fit, the oldest first, with their positions; and the remaining room."""
     texts = list[tuple[int, str]]()
     for one in reversed(parts):
         room -= max(FEWEST, len(one.text))

@@ -1,4 +1,4 @@
-"""The records of a memory: chat messages, the tool calls between them, summaries (docs/memory.md).
+"""The records of a memory: chat messages, tool calls, and summaries (docs/memory.md).
 
 The fold derives them from the journal; nothing edits them afterwards.
 """
@@ -11,31 +11,31 @@ from msgspec import Struct
 from voicemem.protocol.types import JsonObject
 
 WANTED_BACK = "llm"
-"""The key in a tool call's metadata: the fields that its LLM wants back, of the `message` and of the `call`; and
-the `group`, the same for calls that the LLM made at once."""
+"""The key in a tool call's metadata of the fields that its LLM wants back: of the `message`, of the `call`, and a
+`group` that calls made at once share."""
 Role = Literal["user", "assistant"]
 OF_CLIENT = "agent_memory"
-"""The key in the metadata of a message of a working memory: a client wrote it down, so it is said as it stands."""
+"""The key in the metadata of a message that a client wrote to a working memory: it counts as said in full."""
 
 
 class Message(Struct, frozen=True, gc=False):
-    """One message of the history; its fields are in the order of the JSON output."""
+    """One message of the history, with its fields in the order of the JSON output."""
 
     role: Role
     content: str
-    """The text that was said; for an interrupted reply exactly what was heard."""
+    """The spoken text; for an interrupted reply exactly the heard text."""
     turn_id: int
     timestamp: int
-    """Unix ms when the message began; a producer's number is passed through unscaled."""
+    """Unix ms when the message began; a producer's number is passed on unscaled."""
     metadata: dict[str, Any]
 
 
 class ToolUse(Struct, frozen=True, gc=False):
-    """One tool call and, once it has arrived, its result; both as the producer gave them."""
+    """One tool call, with its result once that has arrived; both as the producer gave them."""
 
     turn_id: int
     timestamp: int
-    """Unix ms of the tool call, which is before the messages of its turn that began later."""
+    """Unix ms of the tool call, which comes before the messages of its turn that began later."""
     call_id: str
     name: str
     arguments_json: bytes
@@ -58,7 +58,7 @@ class ToolUse(Struct, frozen=True, gc=False):
 
 
 class Summary(Struct, frozen=True, gc=False):
-    """A summary, written by an LLM, that replaces the first turns of a call."""
+    """A summary by an LLM, which replaces the first turns of a call."""
 
     through_turn: int
     """It covers all messages up to and including this turn."""
@@ -69,26 +69,26 @@ class Summary(Struct, frozen=True, gc=False):
 
 
 class Extracted(Struct, frozen=True, gc=False):
-    """The part of a call that was read for memories that an LLM makes of it."""
+    """The part of a call that was read for extraction."""
 
     through: int = 0
-    """The position of the journal up to which something began."""
+    """The journal position up to which the messages that began were read."""
     calls: int = 0
-    """How many requests to the LLM that took."""
+    """The number of LLM requests for that."""
 
 
 class Forgotten(Struct, frozen=True, gc=False):
-    """The part that is left out of every context; the history still has it."""
+    """The forgotten range, which contexts leave out; the history still has it."""
 
     through_turn: int = -1
     """All messages up to and including this turn are forgotten."""
     turn: int | None = None
-    """In this later turn, what began up to `position` is, except what began at the positions `kept`."""
+    """In this later turn, messages that began up to `position` are forgotten, except those at the positions `kept`."""
     position: int = 0
     kept: tuple[int, ...] = ()
 
     def covers(self, turn_id: int, order: int) -> bool:
-        """Return whether what began at the journal position `order` is forgotten."""
+        """Return whether a message that began at the journal position `order` is forgotten."""
         if turn_id <= self.through_turn:
             return True
         return turn_id == self.turn and order <= self.position and order not in self.kept

@@ -1,6 +1,6 @@
-"""Very many records, most of them packed: blocks of some that follow each other, each unpacked when it is asked for.
+"""Very many records, most of them packed in blocks of consecutive ones, each of which is unpacked on demand.
 
-A call of a hundred thousand messages takes a fifth of its memory so. Few records stay in plain lists and dicts.
+A call of a hundred thousand messages takes a fifth of its memory this way. Few records stay in plain lists and dicts.
 """
 
 import zlib
@@ -15,11 +15,11 @@ T = TypeVar("T")
 BLOCK = 128
 """Items of a block."""
 MANY, FEW = 49_152, 8_192
-"""How much a call must hold before any of it is packed, and how many of the newest are not packed then."""
+"""The number of parts from which on a call is packed, and the number of the newest that are not packed."""
 KEPT_BLOCKS = 4
-"""Blocks that stay unpacked while others are read."""
+"""The number of blocks that stay unpacked while others are read."""
 HEAVY = 1_024
-"""A record that holds more than this is a block of its own, and one of them at a time is unpacked."""
+"""A record with more parts is a block of its own; one of these at a time is unpacked."""
 
 
 def column_to_bytes(column: Any) -> bytes:
@@ -40,10 +40,10 @@ def pack(value: Any) -> bytes:
 
 
 class Records(dict[int, T]):
-    """Records by number. What is asked for is unpacked, and stays so until `pack`, or until `release`.
+    """Records by number. A record that is read is unpacked, and stays so until `pack` or `release`.
 
-    A block has the number of its first record, divided by its span; that of a heavy record, which is less than 0, is
-    its complement.
+    The number of a block is that of its first record divided by the span; for the block of a heavy record it is the
+    complement of the record's number, which is negative.
     """
 
     __slots__ = ("blocks", "decoder", "heavy", "note_released", "span", "unpacked", "waiting", "weigh")
@@ -58,17 +58,17 @@ class Records(dict[int, T]):
         weigh: Callable[[T], int] = lambda record: 1,
         heavy: int = HEAVY,
     ) -> None:
-        """Create the records of a kind from those that are not packed, and blocks that span so many numbers each."""
+        """Create the records of a kind from unpacked ones, and from blocks that span `span` numbers each."""
         super().__init__(records)
         self.decoder = decoder_of(dict[int, kind])  # type: ignore[valid-type]
         self.span = span
         self.blocks = blocks
         self.unpacked: dict[int, list[int]] = {}
-        """By block: the numbers that were unpacked of it."""
+        """By block: the numbers that were unpacked from it."""
         self.waiting: dict[int, int] = {}
-        """Blocks of heavy records that stay unpacked through so many calls of `pack`."""
+        """Blocks of heavy records that stay unpacked, with the number of calls of `pack` for which they do."""
         self.note_released = note_released
-        """Called with the numbers of objects of which there will be others, equal to these."""
+        """Called with the numbers of released objects; equal ones will replace them."""
         self.weigh = weigh
         self.heavy = heavy
 
@@ -98,7 +98,7 @@ class Records(dict[int, T]):
             self.update((number, turns[number]) for number in numbers)
 
     def release(self) -> None:
-        """Release what was unpacked, but for the last few blocks. Nothing of it may have changed since `pack`."""
+        """Release unpacked records, except the last few blocks. None of them may have changed since `pack`."""
         for block in [*self.unpacked][:-1]:
             if block not in self.waiting and (block < 0 or len(self.unpacked) > KEPT_BLOCKS):
                 numbers = self.unpacked.pop(block)
@@ -107,17 +107,17 @@ class Records(dict[int, T]):
                 self.note_released(numbers)
 
     def oldest(self, few: int) -> Iterator[int]:
-        """The numbers of the oldest records, but for the newest one and others that weigh so few together."""
+        """Yield the numbers of the oldest records, leaving the newest one and others that weigh `few` together."""
         weights = [*map(self.weigh, self.values())]
         left, most = sum(weights) - few, len(self) - (few > 0)
-        for number, weight in islice(zip(self, weights, strict=True), max(0, min(FEW, most))):  # others wait
+        for number, weight in islice(zip(self, weights, strict=True), max(0, min(FEW, most))):  # the rest waits
             if left <= 0:
                 return
             left -= weight
             yield number
 
     def pack(self, stays: Callable[[T], bool], few: int = FEW) -> list[T]:
-        """Pack the oldest records, but for those that stay; the ones that were packed. The newest few are not."""
+        """Pack the oldest records, except those that `stays` names and the newest `few`. Return the packed ones."""
         newest = next(reversed(self), None) if few else None
         self.waiting = self.still_waiting() if few else {}
         kept = {newest, *(~block for block in self.waiting)}
@@ -139,16 +139,16 @@ class Records(dict[int, T]):
         return gone
 
     def still_waiting(self) -> dict[int, int]:
-        """The last two heavy records that were unpacked stay so, the heavier the longer.
+        """Return the last two heavy records that were unpacked: they stay so, the heavier the longer.
 
-        Events that are now of one and now of another would pack and unpack all that both hold, again and again.
+        Events that alternate between two of them would otherwise pack and unpack both again and again.
         """
         heavy = [block for block in self.unpacked if block < 0][-2:]
         calls = {block: self.waiting.get(block, self.weigh(self[~block]) // self.heavy) for block in heavy}
         return {block: left - 1 for block, left in calls.items() if left > 0}
 
     def members(self, block: int) -> list[tuple[int, T]]:
-        """The records that belong into a block now, unpacked."""
+        """Return the records that belong in a block now, unpacked."""
         self.unpack(block)
         numbers = range(block * self.span, (block + 1) * self.span) if block >= 0 else (~block,)
         known = ((number, self[number]) for number in numbers if self.is_unpacked(number))
@@ -156,7 +156,7 @@ class Records(dict[int, T]):
 
 
 class Items(Sequence[T]):
-    """Items in a row, of which all but the last ones are packed. A copy takes next to nothing."""
+    """A sequence of items, all but the last of which are packed. A copy takes almost no memory."""
 
     __slots__ = ("blocks", "decoder", "last", "rest", "shown")
 
@@ -165,9 +165,9 @@ class Items(Sequence[T]):
         self.blocks: list[bytes] = []
         self.rest: list[T] = []
         self.shown: range | None = None
-        """Which of them a copy has, if not all."""
+        """The items that a copy has, if not all."""
         self.last: tuple[int, list[T]] = -1, self.rest
-        """The block that was read last, by its place."""
+        """The place of the block that was read last, and its items."""
         self.extend(items)
 
     def __len__(self) -> int:
@@ -216,7 +216,7 @@ class Items(Sequence[T]):
             self.append(item)
 
     def cut(self, count: int) -> None:
-        """Keep the first ones only."""
+        """Keep only the first `count` items."""
         full = min(len(self.blocks), count // BLOCK)
         if full < len(self.blocks):
             self.rest = list(self[full * BLOCK : count])
@@ -225,5 +225,5 @@ class Items(Sequence[T]):
         del self.rest[count - full * BLOCK :]
 
     def as_list(self) -> Sequence[T]:
-        """The items as a list, unless they are very many."""
+        """Return the items as a list, unless they are very many."""
         return self if self.blocks else self.rest

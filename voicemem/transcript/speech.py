@@ -1,4 +1,4 @@
-"""The fold of user speech: partials and finals of segments, joined to one message (docs/memory.md, rule 1)."""
+"""The fold of user speech: partials and finals of segments, joined into one message (docs/memory.md, rule 1)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, is_ope
 from voicemem.transcript.timeline import AFTER_ALL, latest_metadata, layered_metadata, merge_metadata, shared_name
 
 LATE_PARTIAL_MS = 500
-"""A partial that begins a final may arrive this much later than the final."""
+"""A partial that is the beginning of a final may arrive so much later than the final."""
 ABANDONED_MS = 5_000
-"""Another text that comes this much later than a partial is not a correction of it."""
+"""A different text that comes so much later than a partial is not a correction of it."""
 FEW_FINALS = 16
-"""A request brings the words of no more finals, where these come after it."""
+"""The most finals whose joined words are matched with a request that came before them."""
 SMALL_INDEX = 8
-"""An index of fewer segments is made again when it is needed."""
+"""The index of so few segments is rebuilt when it is needed."""
 ORDER = attrgetter("order")
 SegmentKey = tuple[str | None, int | None]
 """An item and a segment number; without both, a final closes the segment."""
@@ -39,12 +39,12 @@ class SpeechIndex:
         self.closed: dict[str | None, Segment] = {}
         """By user: the newest segment without a key that a final has closed; the newest last."""
         self.by_user: dict[str | None, dict[int, Segment]] = {}
-        """By user and order."""
+        """By user and by `order`."""
         for segment in segments:
             self.add(segment)
 
     def add(self, segment: Segment) -> None:
-        """Put a segment where events that mean it will look for it."""
+        """Add a segment under the keys by which events find it."""
         self.by_user.setdefault(segment.user, {})[segment.order] = segment
         if segment.has_key:
             self.by_key.setdefault((segment.item, segment.number), {})[segment.user] = segment
@@ -55,16 +55,16 @@ class SpeechIndex:
             self.open[segment.user] = segment
 
     def insert(self, segment: Segment) -> None:
-        """Put in a segment without a final, which may be older than others here: the newest stay last."""
+        """Add a segment without a final, which may be older than others here: the newest stay last."""
         self.add(segment)
         known = self.by_key[segment.item, segment.number] if segment.has_key else self.open
         for user in [user for user, one in known.items() if one.order > segment.order]:
             known[user] = known.pop(user)
 
     def find(self, key: SegmentKey, user: str | None) -> Segment | None:
-        """The segment that an event of this key and user is about: the user's, or one that is not a user's yet.
+        """Return the segment that an event with this key and user is about: the user's, or one without a user yet.
 
-        An event without a user continues the newest, of any speaker.
+        An event without a user continues the newest segment of any speaker.
         """
         known = self.open if key == (None, None) else self.by_key.get(key)
         if not known:
@@ -74,7 +74,7 @@ class SpeechIndex:
         return known.get(user) or known.get(None)
 
     def newest_final(self, user: str | None) -> Segment | None:
-        """The final that a late partial of this user, without a key, may belong to."""
+        """Return the final that a late partial of this user, without a key, may belong to."""
         if user is None:
             return self.closed[next(reversed(self.closed))] if self.closed else None
         closed = [segment for name in (user, None) if (segment := self.closed.get(name)) is not None]
@@ -109,7 +109,7 @@ class SpeechIndex:
 
 
 def speech_index(state: State, turn: Turn) -> SpeechIndex:
-    """The index of a turn's segments; small ones of other turns are dropped, because they are quickly made again."""
+    """Return the index of a turn's segments. Small ones of other turns are dropped, since they are quickly rebuilt."""
     known = state.memo.speech
     index: SpeechIndex | None = known.get(turn.number)
     if index is None:
@@ -120,7 +120,7 @@ def speech_index(state: State, turn: Turn) -> SpeechIndex:
 
 
 def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
-    """Put one text of the recogniser into its turn; None if it brings nothing new."""
+    """Put one text of the recogniser into its turn. Return the turn, or None if the text brings nothing new."""
     key = (event.item, 0 if event.item is not None and event.segment is None else event.segment)
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     if key == (None, None) and is_late_partial(state, event, ts, state.utterance_turn if number is None else number):
@@ -162,7 +162,7 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
 
 
 def move_open(state: State, turn: Turn, key: SegmentKey, user: str | None) -> Segment | None:
-    """Move to a turn the text that an event without turn and item continues, if no final has come for it yet.
+    """Move to a turn the segment without a final that an event without turn and item continues, if there is one.
 
     The utterance belongs to the turn of its newest text, whatever was said, typed or answered since it began.
     """
@@ -178,7 +178,7 @@ def move_open(state: State, turn: Turn, key: SegmentKey, user: str | None) -> Se
 def move(state: State, segment: Segment, turn: Turn) -> None:
     """Move a segment to another turn."""
     before, indexes = state.turns[segment.turn], state.memo.speech
-    if segment.final and not segment.has_key:  # few finals move, and indexes of closed ones are made again
+    if segment.final and not segment.has_key:  # few finals move, and their indexes are rebuilt
         indexes.pop(before.number, None)
         indexes.pop(turn.number, None)
     else:
@@ -198,9 +198,9 @@ def move(state: State, segment: Segment, turn: Turn) -> None:
 
 
 def move_to_request(state: State, event: Asr, key: SegmentKey, where: int, ts: int) -> tuple[Turn, str] | None:
-    """The turn of the request that brought the words of a final, or of it and the finals before it, and these words.
+    """Return the turn of the request with the words of a final, alone or after earlier finals, and these words.
 
-    What there is of this speech moves there, if it is in the turn `where`.
+    The segments of this speech in the turn `where` move there.
     """
     turn = state.turns.get(where)
     known = None if turn is None else speech_index(state, turn).find(key, event.user)
@@ -245,7 +245,7 @@ def leave_open(state: State, segment: Segment) -> None:
 
 
 def flowing_turn(state: State) -> int:
-    """The turn of an utterance that names none: a new one once that before it has a final, and a reply or a tool."""
+    """Return the turn of an utterance that names none: a new one once the last has a final and a reply or tool call."""
     turn = state.turns.get(state.utterance_turn)
     if turn is None or not (turn.segments or turn.typed):
         return state.newest_turn + 1
@@ -254,7 +254,7 @@ def flowing_turn(state: State) -> int:
 
 
 def is_late_partial(state: State, event: Asr, ts: int, number: int) -> bool:
-    """Return whether this is a partial of a segment without a key that a final has closed already."""
+    """Return whether this is a partial of a segment without a key that a final has already closed."""
     turn = state.turns.get(number)
     if turn is None or event.final:
         return False
@@ -291,7 +291,7 @@ def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segmen
 
 
 def begins_again(state: State, segment: Segment, text: str, ts: int) -> bool:
-    """Return whether a text has nothing to do with the partial before it, which was noise or was abandoned."""
+    """Return whether a text is unrelated to the partial before it, which was noise or was abandoned."""
     if segment.final or segment.begin == AFTER_ALL:
         return False
     if not segment.text:
@@ -313,12 +313,12 @@ class Speech(NamedTuple):
     order: int
     """The journal position where it began."""
     partial: bool
-    """True if the close found any of it unfinished."""
+    """True if any of it was unfinished at the close."""
     shown: list[Segment]
 
     @classmethod
     def of(cls, segments: Iterable[Segment], closed: bool, unfinished: bool, state: State) -> Speech:
-        """The segments that show, in their order, joined by spaces."""
+        """Join the shown segments, in order, by spaces."""
         texts: list[str] = []
         partial, shown, order = False, [], AFTER_ALL
         for segment in in_order(segments):
@@ -339,14 +339,14 @@ class Speech(NamedTuple):
         return layered_metadata(latest_metadata(one.metadata or {} for one in self.shown))
 
     def times(self) -> dict[str, Any]:
-        """Return when the recogniser heard it, in ms."""
+        """Return the recogniser's times, in ms."""
         starts = [one.start_ms for one in self.shown if one.start_ms is not None]
         ends = [one.end_ms for one in self.shown if one.end_ms is not None]
         return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}
 
 
 def in_order(segments: Iterable[Segment]) -> list[Segment]:
-    """Items, and segments without one, by first arrival; within an item by number (rule 1)."""
+    """Return items, and segments without one, by first arrival, and segments of an item by number (rule 1)."""
     listed = sorted(segments, key=attrgetter("order"))
     if len(listed) <= 1:
         return listed
@@ -358,7 +358,7 @@ def in_order(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def join_texts(texts: Iterable[str]) -> str:
-    """The texts, none of them blank, joined by one space, or by nothing between characters of spaceless scripts."""
+    """Join texts, none of them blank, by one space, or directly between characters of spaceless scripts."""
     pieces: list[str] = []
     for text in texts:
         if pieces:
@@ -371,23 +371,23 @@ def join_texts(texts: Iterable[str]) -> str:
 
 
 class FalseAlarms:
-    """The false alarms of a call: each reply that played on after an interruption, and when it did."""
+    """The false alarms of a call: each reply that resumed after an interruption, and when."""
 
     def __init__(self, resumed: Iterable[tuple[int, int, int]]) -> None:
         self.known = sorted(resumed)
         self.changes = 0
 
     def change(self, reply: Reply, resumed_ts: int | None) -> None:
-        """Note that a reply played on at another time than was known, or never."""
+        """Note that a reply resumed at another time than was known, or never."""
         for ts, belongs in ((reply.resumed_ts, False), (resumed_ts, True)):
             if ts is not None:
                 put(self.known, (reply.begin, reply.order, ts), belongs)
         self.changes += 1
 
     def caused(self, segment: Segment) -> bool:
-        """True if a text is the noise that caused one: the last such reply began before it, and resumed after it.
+        """Return whether a segment is noise that caused one: the last such reply began before it and resumed after it.
 
-        No final is.
+        A final never is.
         """
         place = bisect_left(self.known, (segment.begin, segment.order))
         return place > 0 and not segment.final and segment.newest_ts <= self.known[place - 1][2]
@@ -406,7 +406,7 @@ def false_alarms(state: State) -> FalseAlarms:
 
 
 def spoken_segments(state: State, turn: Turn) -> list[Segment]:
-    """The segments of a turn that have begun, without the noise of false alarms."""
+    """Return the segments of a turn that have begun, without the noise of false alarms."""
     settle(state)
     alarms = false_alarms(state)
     return [one for one in turn.segments or () if one.begin < AFTER_ALL and not alarms.caused(one)]

@@ -1,7 +1,7 @@
-"""The state of the fold: turns, and in them what users said, and what the agent did.
+"""The state of the fold: turns, and in them the users' speech and the agent's replies and tool calls.
 
-These records are encoded as snapshots, so any change here needs a new `SNAPSHOT_VERSION`. Lists that most records do
-not have are None, because many calls are in memory at once.
+These records are encoded as snapshots, so any change here needs a new `SNAPSHOT_VERSION`. Lists that are mostly empty
+are None instead, because many calls are in memory at once.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ MAX_EVENT_IDS = 100_000
 
 
 class Memo(Struct, eq=False):
-    """Per-turn and per-reply results of one state. Losing any of them costs time, and nothing else.
+    """Memoised results of one state, by turn and reply. Losing any of them only costs time.
 
-    What it holds is made, and typed, by the modules named below: the state carries it and knows nothing of it.
+    Its values are made, and typed, by the modules named below.
     """
 
     speech: dict[int, Any] = {}
-    """By turn: a `speech.SpeechIndex`, its segments by their keys and users."""
+    """By turn: a `speech.SpeechIndex`, which has its segments by key and by user."""
     entries: dict[object, tuple[Any, Any]] = {}
     """The `history.MessageEntry` of replies, by id, and of users, by turn and name: of large turns, and of the
-    small one that was read last.
+    small turn that was read last.
 
-    Each with the version of the reply that it was made of.
+    Each has the version of the reply that it was made from.
     """
     open_speech: Any = None
-    """A `speech.SpeechIndex` of segments without item that no final has come for, in any turn."""
+    """A `speech.SpeechIndex` of the segments, in any turn, without an item and without a final."""
     small_turn: int | None = None
     small_keys: list[object] = []
     """The keys kept in `entries` of that turn."""
     made: list[Any] | None = None
-    """The events that dialects make, where someone asks for them."""
+    """The events that dialects make, if a reader wants them."""
     translates: bool = False
-    """True while events are applied that a dialect made."""
+    """True while events from a dialect are applied."""
     false_alarms: Any = None
     """A `speech.FalseAlarms`."""
     whole_texts: dict[int, Any] = {}
-    """By reply: a `timeline.WholeText`, of those that are long or were reported often."""
+    """By reply, if it is long or was reported often: a `timeline.WholeText`."""
     word_matches: dict[int, tuple[Any, Any]] = {}
-    """By reply: a `matching.WordMatch`, where its timed words are in its text, and the windows they are from."""
+    """By reply: a `matching.WordMatch` of its timed words, and the windows that they are from."""
     interruption_stack: dict[int, Any] = {}
     """By turn: see `playing.interruption_stack`."""
     packed_at: int = -1
@@ -104,7 +104,7 @@ class Segment(Struct, array_like=True, gc=False):
     item: str | None
     number: int | None
     order: int
-    """The journal position of its first event: its place among the others. Likewise in the records below."""
+    """The journal position of its first event, which orders segments. Likewise in the records below."""
     user: str | None = None
     begin: int = AFTER_ALL
     """Its earliest `ts`."""
@@ -113,9 +113,9 @@ class Segment(Struct, array_like=True, gc=False):
     final: bool = False
     final_ts: int = BEFORE_ALL
     later_partial: str | None = None
-    """A partial that came after the final; the close may need it."""
+    """A partial that came after the final; the close may use it."""
     start_ms: int | None = None
-    """When its audio began, as the recogniser reported; `end_ms` is when it ended."""
+    """When its audio began by the recogniser's report; `end_ms` is when it ended."""
     end_ms: int | None = None
     metadata: MergedMetadata | None = None
     turn: int = 0
@@ -125,7 +125,7 @@ class Segment(Struct, array_like=True, gc=False):
         return self.item is not None or self.number is not None
 
     def begin_again(self) -> None:
-        """Forget all but the user, so that it begins with the next text."""
+        """Reset all but the user, so that it begins with the next text."""
         self.text, self.metadata, self.begin, self.newest_ts = "", None, AFTER_ALL, BEFORE_ALL
         self.start_ms = self.end_ms = None
 
@@ -143,18 +143,18 @@ class TypedMessage(Struct, array_like=True, gc=False):
     text: str
     metadata: dict[str, Any]
     reported: int = 0
-    """The position of the segment shown in its place, where a recogniser has reported the same words."""
+    """The position of the segment shown in its place, if a recogniser has reported the same words."""
 
 
 class Reply(Struct, array_like=True, gc=False):
-    """A reply of the agent without a break: one answer of the LLM, one whole message, or a failure message."""
+    """A reply of the agent: one answer of the LLM, one whole message, or a failure message."""
 
     id: int
     """Twice the journal position of its first event, plus one for a failure message."""
     turn: int
     item: str | None
     producer: str | None = None
-    """Who sent its first event."""
+    """The producer of its first event."""
     source: str = "llm"
     begin: int = AFTER_ALL
     text_ts: int = AFTER_ALL
@@ -166,13 +166,13 @@ class Reply(Struct, array_like=True, gc=False):
     heard_only: bool = False
     """True if no text of the LLM's arrived, only an interruption with what was heard."""
     heard_rank: tuple[bool, int] | None = None
-    """The rank of that text (was it stated, not estimated; its time); a text of a lower rank does not replace it."""
+    """The rank of that text (stated rather than estimated, then its time); a lower one does not replace it."""
     states_time: bool = False
     """True if an event that generated it stated its `ts`."""
     own: Evidence | None = None
     """Evidence that named neither item nor turn, and was found to be about this reply."""
     changes: int = 0
-    """How often its message may have changed by anything but the text that was generated."""
+    """How often its message may have changed, other than by generated text."""
     over: bool = False
     """True in a fork: the reply was copied, and no longer plays."""
     shown: bool = False
@@ -181,13 +181,13 @@ class Reply(Struct, array_like=True, gc=False):
     progress: bool = False
     """True if any playback was reported. This field and the next two are out of date while it is in `state.stale`."""
     heard_ts: int | None = None
-    """When playback showed that it was heard to its end."""
+    """When playback showed that it was heard to the end."""
     cut_ts: int | None = None
     """When it was interrupted."""
     first_cut_ts: int | None = None
     """When it was first interrupted, false alarms included."""
     resumed_ts: int | None = None
-    """When it played on after the last of these."""
+    """When it resumed after the last false alarm."""
 
     @property
     def order(self) -> int:
@@ -207,14 +207,14 @@ ReplyKey = tuple[int, int, int]
 
 
 class ToolCallRecord(Struct, array_like=True, gc=False):
-    """A tool call, and its result once that has arrived; without a name, a result that waits for its tool call."""
+    """A tool call, with its result once that has arrived; without a name, a result that waits for its call."""
 
     order: int
     ts: int
     call_id: str
     name: str | None = None
     arguments: bytes = b"null"
-    """As JSON, which takes less memory; likewise the result."""
+    """As JSON, which takes less memory, like the result."""
     result: bytes = b"null"
     answered: bool = False
     answered_ts: int | None = None
@@ -242,12 +242,12 @@ class Turn(Struct, array_like=True, gc=False):
     number: int
     segments: list[Segment] | None = None
     finals: int = 0
-    """How many of the segments are final and say something."""
+    """The number of final segments with text."""
     typed: list[TypedMessage] | None = None
     replies: list[int] | None = None
     """The ids of its replies, in the order of their arrival."""
     standing: int = 0
-    """How many of them are not cancelled."""
+    """The number of them that are not cancelled."""
     unnamed_item_reply: int | None = None
     """The reply made by events that name this turn and no item."""
     heard_only_reply: int | None = None
@@ -257,9 +257,9 @@ class Turn(Struct, array_like=True, gc=False):
     tool_calls: list[ToolCallRecord] | None = None
     latencies: list[Latency] | None = None
     failure: Failure | None = None
-    """The newest."""
+    """The newest failure."""
     reported: list[TypedMessage] | None = None
-    """Messages of requests in whose place speech is shown."""
+    """Messages of requests that are replaced by speech."""
 
 
 class Notes(Struct, array_like=True):
@@ -268,7 +268,7 @@ class Notes(Struct, array_like=True):
     values: JsonObject = {}
     """The oldest first."""
     sizes: dict[str, int] = {}
-    """The bytes of each as JSON."""
+    """The size of each as JSON, in bytes."""
     size: int = 0
     """The sum of these."""
 
@@ -278,7 +278,7 @@ class State(Struct, array_like=True, dict=True):
 
     position: int = 0
     producer: str | None = None
-    """Who sent the event at this position."""
+    """The producer of the event at this position."""
     turns: dict[int, Turn] = {}
     turn_numbers: list[int] = []
     """The turns' numbers, sorted."""
@@ -289,15 +289,15 @@ class State(Struct, array_like=True, dict=True):
     item_replies: dict[str, int] = {}
     """The reply of each of the LLM's items."""
     heard_only_items: dict[str, int] = {}
-    """The reply of each item that only an interruption knew."""
+    """The reply of each item that only an interruption named."""
     item_failures: dict[str, list[tuple[int, int]]] = {}
     """The failure messages of an item, each as (ts, id), sorted."""
     item_evidence: dict[str, Evidence] = {}
-    """Evidence that named an item, also one that has not begun."""
+    """Evidence that named an item, even if no reply has begun with it."""
     begun: list[ReplyKey] = []
     """The replies that ever had text, sorted."""
     generated: list[ReplyKey] = []
-    """Those of them that an `llm.cancel` can mean: no failure messages, and none that only an interruption knew."""
+    """Those of them that an `llm.cancel` can mean: no failure messages, and none that only an interruption named."""
     standing: list[ReplyKey] | None = None
     """Those that are not cancelled; None while none is."""
     unheard: list[ReplyKey] = []
@@ -305,27 +305,27 @@ class State(Struct, array_like=True, dict=True):
     playable: list[ReplyKey] = []
     """The unheard ones that were played in part, or are still being generated."""
     played: list[ReplyKey] = []
-    """Those of which any playback was reported."""
+    """The replies with reported playback."""
     interrupted: list[ReplyKey] = []
     has_cancels: bool = False
     """True if any `llm.cancel` has arrived."""
     stale: set[int] = set()
-    """Replies about which something arrived since these lists were made."""
+    """Replies with new evidence since these lists were made."""
     clock: int = BEFORE_ALL
     """The newest `ts` that this producer stated."""
     clocks: dict[str | None, int] = {}
-    """Likewise of the others."""
+    """The same for the other producers."""
     event_ids: dict[int, None] = {}
     """Hashes of the ids of events, the newest last."""
     tool_calls: dict[str, tuple[int, int]] = {}
-    """By call id: the turn of a tool call or of a result that waits for one, and its index there."""
+    """By call id: the turn of a tool call, or of a result that waits for one, and the index there."""
     newest_turn: int = 0
     utterance_turn: int = 0
     """The turn of the newest utterance; 0 before any."""
     final_turn: int = BEFORE_ALL
     """The newest turn with a final: replies of earlier turns no longer play."""
     unfinished: list[ReplyKey] = []
-    """The replies that the LLM has not finished, and that are not cancelled, sorted."""
+    """The replies that the LLM has not finished and that are not cancelled, sorted."""
     flowing_reply: int | None = None
     """The newest reply of events that name neither item nor turn."""
     closed_ts: int | None = None
@@ -349,25 +349,25 @@ class State(Struct, array_like=True, dict=True):
     """Knowledge from earlier sessions; None until it was looked up, () when there is nothing."""
     extracted: Extracted | None = None
     analysis: Analysis = {}
-    """The values that were found out of the call."""
+    """The values of the analysis of the call."""
     requested: dict[int, list[int]] = {}
-    """By the hash of what a request brought: the turns of it, as long as no speech is shown in its place."""
+    """By the hash of a request's words: their turns, until speech is shown in their place."""
     answers: dict[int, None] = {}
     """The gateway's replies that no other stack has reported."""
     counterparts: dict[str, int] = {}
-    """By another stack's item: the gateway's reply that it is."""
+    """By another stack's item: the gateway's reply with the same text."""
     other_items: dict[int, str] = {}
-    """The same by reply."""
+    """The same, by reply."""
     memory_positions: Column = field(default_factory=lambda: array("q"))
-    """The positions of summaries, of what was forgotten, and of what was carried over."""
+    """The positions of summaries, forgotten ranges and carried sessions."""
     dirty_turns: set[int] = set()
     """Turns that have changed since their messages were last made."""
     held: int = 0
-    """How many turns, segments, messages, replies and traces there are."""
+    """The number of turns, segments, messages, replies and traces."""
     has_heavy: bool = False
-    """True if any turn holds so many of them that packing it takes long."""
+    """True if a turn has so many of them that packing it takes long."""
     packed_turns: dict[int, bytes] = {}
-    """The blocks of `turns`, which are `Records` where there are very many; likewise of the replies."""
+    """The packed blocks of `turns`, which are `Records` if there are very many; likewise for the replies."""
     packed_replies: dict[int, bytes] = {}
 
     def turn(self, number: int) -> Turn:
@@ -380,7 +380,7 @@ class State(Struct, array_like=True, dict=True):
         return turn
 
     def append(self, items: list[T] | None, item: T) -> list[T]:
-        """A list of a turn with one more item. An empty one is None, since most are empty."""
+        """Return a list of a turn with one more item. Empty lists are None, since most are empty."""
         self.held += 1
         if items is None:
             return [item]
@@ -389,13 +389,13 @@ class State(Struct, array_like=True, dict=True):
         return items
 
     def each_turn(self) -> Iterator[Turn]:
-        """The turns in order. What this unpacks is released on the way."""
+        """Yield the turns in order, releasing those that this unpacks."""
         for number in self.turn_numbers:
             yield self.turns[number]
             self.release()
 
     def each_reply(self, ids: Iterable[int]) -> Iterator[Reply]:
-        """The replies of these ids. What this unpacks is released on the way."""
+        """Yield the replies with these ids, releasing those that this unpacks."""
         for count, id in enumerate(ids, 1):
             yield self.replies[id]
             if count % TURNS_SPAN == 0:
@@ -412,7 +412,7 @@ class State(Struct, array_like=True, dict=True):
         return self.has_heavy and self.is_very_large
 
     def pack(self, few: int = FEW) -> None:
-        """Pack what was not used last, of a very large call. The state must be settled."""
+        """Pack the least recently used records of a very large call. The state must be settled."""
         if self.is_very_large and not isinstance(self.turns, Records):
             self.find_packed()
         if isinstance(self.turns, Records) and isinstance(self.replies, Records):
@@ -423,7 +423,7 @@ class State(Struct, array_like=True, dict=True):
             self.memo.packed_at = self.position
 
     def release(self) -> None:
-        """Release what readers have unpacked and no longer need, unless events have come since it was packed."""
+        """Release records that readers have unpacked, unless events have come since the state was packed."""
         if self.memo.packed_at == self.position:
             for records in self.turns, self.replies:
                 if isinstance(records, Records):
@@ -436,33 +436,33 @@ class State(Struct, array_like=True, dict=True):
         self.replies = Records(Reply, REPLIES_SPAN, self.replies, self.packed_replies, lambda ids: None)
 
     def change_producer(self, producer: str | None) -> None:
-        if producer != self.producer:  # one equal to it stays the same object, for all replies
+        if producer != self.producer:  # an equal name stays the same object, for all replies
             self.clocks[self.producer] = self.clock
             self.clock = self.clocks.get(producer, BEFORE_ALL)
             self.producer = producer
 
     def clock_of(self, producer: str | None, otherwise: int) -> int:
-        """The newest `ts` that a producer stated, else the given one."""
+        """Return the newest `ts` that a producer stated, else the given one."""
         clock = self.clock if producer == self.producer else self.clocks.get(producer, BEFORE_ALL)
         return otherwise if clock == BEFORE_ALL else clock
 
     def tool_record(self, place: tuple[int, int]) -> ToolCallRecord:
-        """The record at a turn and an index there."""
+        """Return the record at a turn and an index there."""
         records = self.turns[place[0]].tool_calls
         assert records is not None
         return records[place[1]]
 
     def has_event(self, id: str) -> bool:
-        """Return whether an event of this id has come."""
+        """Return whether an event with this id has come."""
         return id_digest(id) in self.event_ids
 
     @cached_property
     def memo(self) -> Memo:
-        """Results worked out before, to be used again; never part of a snapshot."""
+        """The memoised results, which are never part of a snapshot."""
         return Memo()
 
     def touch(self, reply: Reply) -> None:
-        """Note that something arrived about a reply."""
+        """Note that new evidence about a reply has arrived."""
         self.stale.add(reply.id)
         reply.changes += 1
         self.dirty_turns.add(reply.turn)
@@ -477,7 +477,7 @@ class State(Struct, array_like=True, dict=True):
 
 
 def held_by(turn: Turn) -> int:
-    """How much a turn holds, beside its replies."""
+    """Return the number of a turn's parts, besides its replies."""
     evidence = turn.evidence
     cuts = None if evidence is None else evidence.interruptions
     lists = turn.segments, turn.typed, turn.reported, turn.tool_calls, turn.latencies, cuts
@@ -489,22 +489,22 @@ def is_open(segment: Segment) -> bool:
 
 
 def has_open_speech(turn: Turn) -> bool:
-    """True if an event that names no turn may continue a text of this one."""
+    """Return whether an event that names no turn may continue a text of this turn."""
     return any(map(is_open, turn.segments or ()))
 
 
 def id_digest(id: str) -> int:
-    """The hash of an event's id, which takes a third of its memory."""
+    """Return the hash of an event's id, which takes a third of its memory."""
     return int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def digest_of(event: Event) -> int:
-    """The hash of an event's id; dialects do not know each other's ids."""
+    """Return the hash of an event's id; ids of frames are separate for each dialect."""
     return id_digest(f"{event.dialect}/{event.id}" if type(event) is FrameEvent else str(event.id))
 
 
 def put(keys: list[Key], key: Key, belongs: bool) -> None:
-    """Put a key into a sorted list, or take it out."""
+    """Insert a key into a sorted list, or remove it."""
     place = bisect_left(keys, key)
     is_in = place < len(keys) and keys[place] == key
     if belongs and not is_in:
@@ -517,12 +517,12 @@ DECODER = decoder_of(State)
 
 
 def encode_state(state: State) -> bytes:
-    """The state as bytes, for `decode_state`."""
+    """Return the state as bytes, for `decode_state`."""
     return ENCODER.encode(state)
 
 
 def decode_state(blob: bytes) -> State:
-    """The state that `encode_state` encoded, with every turn marked as changed."""
+    """Return the state that `encode_state` encoded, with every turn marked as changed."""
     state: State = DECODER.decode(blob)
     state.dirty_turns = set(state.turn_numbers)
     if state.packed_turns or state.packed_replies:

@@ -1,7 +1,7 @@
-"""Values over time, for questions such as "what was the last value up to then?", and the metadata of several events.
+"""Values over time, for queries such as "the last value before a time", and the merged metadata of several events.
 
-Times are Unix ms and may arrive in any order; of two values with the same time, the later arrival is the newer. Entries
-are kept in blocks of bounded length, so that a time that lies far back costs no more than any other.
+Times are Unix ms and may arrive in any order; of two values with the same time, the later arrival is the newer one.
+Entries are kept in blocks of bounded length, so that a time far back costs no more than any other.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from msgspec import Struct, field
 from voicemem.protocol.codec import METADATA_ORDER, RESERVED_METADATA
 
 BEFORE_ALL = -(2**63)
-"""Before every time of an event."""
+"""A time before those of all events."""
 AFTER_ALL = 2**63
-"""After every time of an event."""
+"""A time after those of all events."""
 WIDTH = 3
-"""Numbers of an entry."""
+"""The numbers of an entry."""
 pack_entry = struct.Struct(f"={WIDTH}i").pack
 NEWEST_TS = -WIDTH
 """The index of the time of a block's newest entry."""
 FULL = 1_024 * WIDTH
-"""Numbers of a block when the next one begins; one that late entries make twice as long is split."""
+"""The numbers of a full block; one that late entries make twice as long is split."""
 if TYPE_CHECKING:
     Column = array[int]
 else:
@@ -36,11 +36,11 @@ else:
 
 
 NO_NUMBERS: Column = array("i")
-"""Stands for a column without entries, which nothing changes: the first entry makes one."""
+"""The shared empty column, which is never modified: the first entry makes a new one."""
 
 
 def column_of(*numbers: int) -> Column:
-    """A column of numbers, of 4 bytes each, or of 8 where one of them needs that."""
+    """Return a column of numbers of 4 bytes each, or of 8 if one of them needs that."""
     try:
         return array("i", numbers)
     except OverflowError:
@@ -48,16 +48,16 @@ def column_of(*numbers: int) -> Column:
 
 
 class Block(Struct, array_like=True, gc=False):
-    """Some entries of a timeline that follow each other: times, journal positions and values, in turns.
+    """Consecutive entries of a timeline: times, journal positions and values, interleaved.
 
-    One column takes less memory than three, and many timelines have one entry only.
+    One column takes less memory than three, and many timelines have only one entry.
     """
 
     base: int = 0
-    """The time of the entry that came first; those of all are kept as ms after it."""
+    """The time of the entry that arrived first; all times are kept as ms after it."""
     numbers: Column = field(default_factory=lambda: NO_NUMBERS)
     peak: int = 2
-    """The index of the highest value: small numbers take no memory of their own."""
+    """The index of the highest value, since small numbers take no memory of their own."""
 
     @property
     def first_ts(self) -> int:
@@ -99,7 +99,7 @@ class Block(Struct, array_like=True, gc=False):
             self.peak = at + 2
 
     def split(self) -> Block:
-        """Move the later half of the entries into a block of its own."""
+        """Move the later half of the entries into a new block, and return it."""
         later = Block(self.base, self.numbers[FULL:])
         self.numbers = self.numbers[:FULL]
         for block in self, later:
@@ -134,7 +134,7 @@ class Timeline(Block):
         elif len(numbers) < FULL:
             try:
                 numbers.frombytes(pack_entry(after, order, value))
-            except (struct.error, ValueError):  # one needs 8 bytes, or one before did
+            except (struct.error, ValueError):  # this entry or an earlier one needs 8 bytes
                 block.put(len(numbers), ts, order, value)
             else:
                 if value >= numbers[block.peak]:
@@ -144,7 +144,7 @@ class Timeline(Block):
             self.later.append(Block(ts, column_of(0, order, value)))
 
     def insert(self, ts: int, order: int, value: int) -> None:
-        """Put an entry that arrives late behind those of its time."""
+        """Insert a late entry after those of its time."""
         later = self.later or []
         place = bisect_right(later, ts, key=FIRST_TS)
         block = later[place - 1] if place else self
@@ -154,7 +154,7 @@ class Timeline(Block):
             self.later = later
 
     def blocks_from(self, place: int) -> Iterator[Block]:
-        """The blocks from one on, of which the first has the place 0."""
+        """Yield the blocks from a place on; the first one has the place 0."""
         if place == 0:
             yield self
         if self.later is not None:
@@ -162,12 +162,12 @@ class Timeline(Block):
                 yield self.later[index - 1]
 
     def place_before(self, ts: int) -> int:
-        """The place of the last block that begins before a time, or 0."""
+        """Return the place of the last block that begins before a time, or 0."""
         return 0 if self.later is None else bisect_left(self.later, ts, key=FIRST_TS)
 
     def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
-        """The newest entry from `since` to before `until`."""
-        if until == AFTER_ALL and since == BEFORE_ALL and self.later is None:  # nearly every question
+        """Return the newest entry from `since` to before `until`."""
+        if until == AFTER_ALL and since == BEFORE_ALL and self.later is None:  # almost every query
             numbers = self.numbers
             return Entry(self.base + numbers[-3], numbers[-2], numbers[-1]) if numbers else None
         place = self.place_before(until)
@@ -176,19 +176,19 @@ class Timeline(Block):
         return None if not index or block.ts(index - 1) < since else block.entry(index - 1)
 
     def first(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
-        """The oldest entry from `since` to before `until`."""
+        """Return the oldest entry from `since` to before `until`."""
         if until == AFTER_ALL and since == BEFORE_ALL:
             return self.entry(0) if self.numbers else None
         return next(self.entries(until, since), None)
 
     def entries(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[Entry]:
-        """The entries from `since` to before `until`, in their order."""
+        """Yield the entries from `since` to before `until`, in order."""
         for block, begin, end in self.slices(until, since):
             for index in range(begin, end):
                 yield block.entry(index)
 
     def backwards(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[Entry]:
-        """The entries from `since` to before `until`, the newest first."""
+        """Yield the entries from `since` to before `until`, the newest first."""
         for place in range(self.place_before(until), -1, -1):
             block = next(self.blocks_from(place))
             for index in range(block.count_before(until) - 1, -1, -1):
@@ -197,7 +197,7 @@ class Timeline(Block):
                 yield block.entry(index)
 
     def slices(self, until: int, since: int) -> Iterator[tuple[Block, int, int]]:
-        """The blocks with entries from `since` to before `until`, each with the indexes where these begin and end."""
+        """Yield the blocks with entries from `since` to before `until`, each with the range of these entries."""
         for block in self.blocks_from(self.place_before(since)):
             if not block.numbers or block.first_ts >= until:
                 return
@@ -207,7 +207,7 @@ class Timeline(Block):
                 yield block, begin, end
 
     def highest_entry(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
-        """The newest of the entries with the highest value."""
+        """Return the newest of the entries with the highest value."""
         newest = self.last(until, since)
         if newest is None or (self.later is None and newest.value >= self.numbers[self.peak]):  # most series grow
             return newest
@@ -223,7 +223,7 @@ class Timeline(Block):
         return block.entry(end - 1 - block.values(begin, end)[::-1].index(value))
 
     def first_at_least(self, value: int, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Entry | None:
-        """The first entry with at least this value."""
+        """Return the first entry with at least this value."""
         for block, begin, end in self.slices(until, since):
             if block.highest >= value:
                 for index, known in enumerate(block.values(begin, end), begin):
@@ -241,14 +241,14 @@ class TimedText(NamedTuple):
 
 
 class PrefixCompressedTexts(Struct, array_like=True, gc=False):
-    """Texts of which most are beginnings of one: these are kept as their lengths, so that a long one is there once."""
+    """Texts that are mostly prefixes of one, which is stored once; prefixes are kept as their lengths."""
 
     longest: str = ""
     others: list[str] | None = None
     """Texts that are not a prefix of the longest; the one at index i has the number -1 - i."""
 
     def add(self, text: str) -> int:
-        """Return the number by which a text is known from now on."""
+        """Add a text, and return its number."""
         if text.startswith(self.longest):
             self.longest = text
         elif not self.longest.startswith(text):
@@ -262,12 +262,12 @@ class PrefixCompressedTexts(Struct, array_like=True, gc=False):
 
 
 class TextTimeline(Struct, array_like=True, gc=False):
-    """Texts by time, most of which extend the one before."""
+    """Texts by time, most of which extend the previous one."""
 
     lengths: Timeline
     texts: PrefixCompressedTexts = field(default_factory=PrefixCompressedTexts)
     other_times: dict[str, list[int]] | None = None
-    """The times of those that extend no other, by the texts with single spaces."""
+    """The times of texts that are no prefixes, by these texts with single spaces."""
 
     def add(self, ts: int, order: int, text: str) -> None:
         length = self.texts.add(text)
@@ -277,29 +277,29 @@ class TextTimeline(Struct, array_like=True, gc=False):
         self.lengths.add(ts, order, length)
 
     def last(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> TimedText | None:
-        """The newest text from `since` to before `until`."""
+        """Return the newest text from `since` to before `until`."""
         entry = self.lengths.last(until, since)
         return None if entry is None else TimedText(entry.ts, entry.order, self.texts.text(entry.value))
 
     def backwards(self, until: int = AFTER_ALL, since: int = BEFORE_ALL) -> Iterator[TimedText]:
-        """The texts from `since` to before `until`, the newest first."""
+        """Yield the texts from `since` to before `until`, the newest first."""
         for entry in self.lengths.backwards(until, since):
             yield TimedText(entry.ts, entry.order, self.texts.text(entry.value))
 
 
-# The metadata of several events that go into one message
+# The metadata of several events that make one message
 
 
 MergedMetadata = dict[str, tuple[int, int, Any]]
-"""By key: its place among all keys, the position of the last event that brought it, and the value in that.
+"""By key: its place among all keys, and the position and value of the last event that has it.
 
-The place is where the key first arrived: the position of the event, times `PLACES`, plus its place there.
+The place is that of the first arrival: the position of the event, times `PLACES`, plus the key's place in the event.
 """
 PLACES = 2**20
 
 
 def merge_metadata(known: MergedMetadata | None, order: int, metadata: dict[str, Any]) -> MergedMetadata:
-    """Return what is known, which is changed, with the metadata of one more event."""
+    """Add the metadata of one more event to `known`, and return it."""
     merged = known if known is not None else {}
     for place, (name, value) in enumerate(metadata.items(), order * PLACES):
         merged[name] = (merged[name][0] if name in merged else place), order, value
@@ -307,7 +307,7 @@ def merge_metadata(known: MergedMetadata | None, order: int, metadata: dict[str,
 
 
 def latest_metadata(several: Iterable[MergedMetadata]) -> MergedMetadata:
-    """All of these by arrival: of each key the value that came last."""
+    """Merge several by arrival: each key has the value that came last."""
     filled = [one for one in several if one]
     if len(filled) <= 1:
         return filled[0] if filled else {}
@@ -323,7 +323,7 @@ def latest_metadata(several: Iterable[MergedMetadata]) -> MergedMetadata:
 
 
 def layered_metadata(*layers: MergedMetadata) -> dict[str, Any]:
-    """The values of the last layer that has each key; the keys are in the order of their arrival."""
+    """Return the values of the last layer that has each key, with the keys in the order of arrival."""
     filled = [one for one in layers if one]
     if len(filled) <= 1:
         return {
@@ -339,12 +339,12 @@ def layered_metadata(*layers: MergedMetadata) -> dict[str, Any]:
 
 
 KEPT_NAMES = 1_024
-"""Names, and metadata of messages, that are one object wherever they are equal, in all calls: the newest ones."""
+"""The most names, and metadata of messages, whose equal values share one object in all calls."""
 
 
 @lru_cache(KEPT_NAMES)
 def shared_name(name: Any) -> Any:
-    """Return a name as one object for all calls, since most have the same ones, again and again."""
+    """Return a name as one object shared by all calls, since they mostly have the same names."""
     return name
 
 
@@ -354,7 +354,7 @@ def shared_metadata(source: str, user: str | None) -> dict[str, Any]:
 
 
 def common_metadata(values: dict[str, Any]) -> dict[str, Any] | None:
-    """Return metadata as one object for all calls, where they are only a source and a user, as most are."""
+    """Return metadata as one object shared by all calls, if they are only a source and a user, as most are."""
     source, user = values.get("source"), values.get("user")
     if not isinstance(source, str) or len(values) != 1 + isinstance(user, str):
         return None
@@ -369,36 +369,36 @@ def order_metadata(values: dict[str, Any]) -> dict[str, Any]:
     return own | {key: value for key, value in values.items() if key not in RESERVED_METADATA}
 
 
-# Heard texts, with white space as runs
+# Heard texts, compared with runs of white space as one space
 
 
 class Prefixes:
-    """The beginnings of a growing text that have just the words of another growing text: a range of their lengths."""
+    """The prefixes of a growing text that have exactly the words of another growing text, as a range of lengths."""
 
     __slots__ = ("at", "before", "longest", "spaced", "times", "words")
 
     def __init__(self) -> None:
         self.words = 0
-        """How many of the words have been found."""
+        """The number of words found so far."""
         self.at = 0
-        """Their end; or, before a word that is still to be found, its beginning."""
+        """The end of the found words, or the beginning of the next one."""
         self.spaced = True
-        """True if white space is between them and the next word."""
+        """True if there is white space between them and the next word."""
         self.before = (0, 0, True)
-        """These three before the last word was found, which may still grow."""
+        """The three values before the last found word, which may still grow."""
         self.longest = 0
-        """The length with the white space after the last word."""
+        """The length including the white space after the last word."""
         self.times: dict[int, tuple[tuple[int, int], list[int]]] = {}
-        """By block of the timeline: what it was when it was looked through, and the times of lengths in the range."""
+        """By block of the timeline: its version when it was searched, and the times of lengths in the range."""
 
     def step_back(self, word: int) -> None:
-        """Forget about a word that has become another."""
+        """Forget a word that has changed."""
         if self.words > word:
             self.words, self.at, self.spaced = self.before
         self.longest, self.times = 0, {}
 
     def find(self, text: str, words: list[str]) -> bool:
-        """Go on looking for the words where `text` has grown; whether all of them are there."""
+        """Continue the search for the words where `text` has grown. Return whether it has all of them."""
         while self.words < len(words):
             begin = skip_white_space(text, self.at)
             self.spaced |= begin > self.at
@@ -413,8 +413,8 @@ class Prefixes:
         return True
 
     def times_in(self, block: Block) -> list[int]:
-        """The times of the entries of a block whose lengths are in the range, sorted."""
-        # Entries are only added, and the later half split off: with its length and its last entry a block is the same.
+        """Return the sorted times of the entries of a block whose lengths are in the range."""
+        # Entries are only added or split off, so the length and the last entry identify the version of a block.
         version = len(block), block.numbers[-2]
         known, times = self.times.get(id(block), (None, []))
         if known != version:
@@ -425,26 +425,26 @@ class Prefixes:
 
 
 class WholeText:
-    """All of the text of a reply, made ready to be looked for among heard texts.
+    """The whole text of a reply, prepared for the search among heard texts.
 
-    It is looked at only where it has grown, so an event costs no more when a reply is long, or was often reported.
+    Only the part that has grown is searched, so an event costs no more if a reply is long, or was often reported.
     """
 
     __slots__ = ("events", "known", "letters", "text", "together", "words")
 
     def __init__(self) -> None:
         self.events = -1
-        """The number of events that the text was made of."""
+        """The number of events that the text was made from."""
         self.text = ""
         self.words: list[str] = []
         self.letters = 0
-        """Characters of the words."""
+        """The number of characters in the words."""
         self.together: str | None = None
         self.known: dict[int, Prefixes] = {}
         """By timeline of heard texts."""
 
     def update(self, events: int, text: str) -> None:
-        """Take the text as it is now; mostly it has only become longer."""
+        """Set the current text, which has mostly grown."""
         if text.startswith(self.text) and self.words:
             self.extend(text)
         elif text != self.text or events < 0:
@@ -469,7 +469,7 @@ class WholeText:
         return self.together
 
     def first_equal(self, series: TextTimeline, until: int, since: int) -> int | None:
-        """Return when a heard text was first equal to this one, from `since` to before `until`."""
+        """Return when a heard text first equalled this one, from `since` to before `until`."""
         times = series.other_times.get(self.joined(), []) if series.other_times else []
         first = first_between(times, until, since)
         if len(series.texts.longest) < self.letters:

@@ -1,4 +1,4 @@
-"""The turns of a call with their causes and latencies, in the shape of Agora's `/turns`, and when their parts were."""
+"""The turns of a call with causes and latencies, in the form of Agora's `/turns`, and the times of their parts."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,31 +18,31 @@ from voicemem.transcript.state import Reply, Segment, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
-"""By the source of the reply that began the turn. Any other turn began with the user's voice, but for the one before
+"""By the source of the reply that began the turn. Any other turn began with the user's voice, except the one before
 all utterances, which the agent's greeting began."""
 BEFORE_UTTERANCES = 0
 TYPED_START_TYPES = {"command": "api_think", "asr": "voice_input"}
 """The start's type by the source of a whole user message, which is `asr` in a restored memory."""
 END_TO_END = ("e2e", "e2e_latency", "e2e_latency_ms")
 CHARACTER_MS = 60
-"""How long a character takes to say, where only the end of an utterance is known."""
+"""The assumed duration of a character, if only the end of an utterance is known."""
 MAX_SPOKEN_MS = 60_000
-"""How long an utterance takes at most of which only the end is known."""
+"""The longest assumed duration of an utterance of which only the end is known."""
 VOICE_MS = 150
-"""How long a voice takes to begin after the first text, where only that is known."""
+"""The assumed time from the first text to the voice, if only the text is known."""
 FIRST_AUDIO = "tts_ttfb"
 """The latency that a pipeline reports when the audio of a reply begins."""
 FAILURES = ("is_error", "isError", "error")
-"""Fields by which the result of a tool call says that it failed, when they are neither false nor empty."""
+"""Fields that mark the result of a tool call as failed, if they are neither false nor empty."""
 
 
 def turns(state: State, marks: bool = False) -> Iterator[dict[str, Any]]:
-    """One object per turn; times are Unix ms, and `end` is null while the turn continues."""
+    """Return one object per turn; times are Unix ms, and `end` is null while the turn continues."""
     return (turn_report(state, turn, marks) for turn in state.each_turn())
 
 
 def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
-    """One turn with its false alarms and, on request, the times of its parts and of its tool calls."""
+    """Return one turn with its false alarms and, on request, the times of its parts and of its tool calls."""
     replies = marks_of_replies(state, turn)
     after = reply_after(state, turn, replies)
     report = turn_object(state, turn) | {
@@ -54,7 +54,7 @@ def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]
 
 
 def turn_object(state: State, turn: Turn) -> dict[str, Any]:
-    """One turn, without the ids of its call, which the state does not know."""
+    """Return one turn, without the ids of its call, which the state does not know."""
     return {
         "turn_id": turn.number,
         "start": turn_start(state, turn),
@@ -96,7 +96,8 @@ def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
 
 
 def cuts_of(state: State, reply: Reply) -> list[tuple[int, str | None]]:
-    """Interruptions of a reply, with causes. For a restored one, its metadata say when; after a fork, an event why."""
+    """Return the interruptions of a reply, with causes. For a restored one, the metadata have the time, and an event
+    of the fork the cause."""
     sources = playing.sources_of(state, reply)
     if reply.restored:
         known = [(cut.ts, cut.cause) for source in sources for cut in source.interruptions()]
@@ -122,7 +123,7 @@ def turn_metrics(turn: Turn) -> dict[str, Any]:
 
 
 def turn_latencies(turn: Turn) -> tuple[dict[str, float], float | None]:
-    """The newest reported latency of each stage by name, and that from end to end; in ms."""
+    """Return the newest reported latency of each stage by name, and the end-to-end latency, in ms."""
     newest = {latency.name: compact_number(latency.latency_ms) for latency in turn.latencies or ()}
     whole = next((newest.pop(name) for name in END_TO_END if name in newest), None)
     return newest, whole
@@ -136,11 +137,11 @@ def compact_number(value: float) -> float:
     return int(value) if abs(value) <= MAX_INTEGER and value == int(value) else value
 
 
-# When the parts of a turn were, for a picture of it: all times are the `ts` of events, or worked out from them
+# The times of a turn's parts, for a picture of it: all are the `ts` of events, or derived from them
 
 
 class TurnMarks(Struct, frozen=True):
-    """The times of a turn's parts, in Unix ms; null what has not been, or is not known."""
+    """The times of a turn's parts, in Unix ms; null if it has not happened or is not known."""
 
     user_started: int | None = None
     user_ended: int | None = None
@@ -152,11 +153,11 @@ class TurnMarks(Struct, frozen=True):
     cut: int | None = None
     resumed: int | None = None
     estimated: tuple[str, ...] = ()
-    """The names of those that no event states."""
+    """The names of the times that are estimated."""
 
 
 class ToolMarks(Struct, frozen=True):
-    """The times of a tool call and of its result; `failed` if that says that it did."""
+    """The times of a tool call and of its result; `failed` if the result says so."""
 
     name: str
     call_id: str
@@ -177,7 +178,7 @@ class ReplyMarks(Struct, frozen=True):
     is_begin_estimated: bool = False
     is_end_estimated: bool = False
     is_begin_played: bool = False
-    """True if playback says when the voice began, and not a latency or a guess."""
+    """True if playback, rather than a latency or a guess, gives the start of the voice."""
 
 
 def marks_of_replies(state: State, turn: Turn) -> list[ReplyMarks]:
@@ -188,7 +189,7 @@ def marks_of_replies(state: State, turn: Turn) -> list[ReplyMarks]:
 
 
 def turn_marks(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None = None) -> TurnMarks:
-    """The marks of a turn: of several replies, from the first to the last."""
+    """Return the marks of a turn; those of several replies reach from the first to the last."""
     replies = marks_of_replies(state, turn) if replies is None else replies
     user_started, is_estimate, user_ended, user_final = user_marks(state, turn)
     dones = [one.done for one in replies]
@@ -219,7 +220,7 @@ def extreme(of: Callable[..., int | None], replies: Iterable[ReplyMarks], name: 
 def user_marks(state: State, turn: Turn) -> tuple[int | None, bool, int | None, int | None]:
     """Return when the caller began, whether that is an estimate, when they ended, and when the last final came."""
     said = [one for one in spoken_segments(state, turn) if one.text]
-    # Of a lone final nothing but its end is known.
+    # Only the end of a lone final is known.
     lone = [(one, one.final and one.begin == one.newest_ts) for one in said]
     begins = [(one.begin - spoken_ms(one.text) if is_lone else one.begin, is_lone) for one, is_lone in lone]
     finals = [one for one in said if one.final]
@@ -230,14 +231,14 @@ def user_marks(state: State, turn: Turn) -> tuple[int | None, bool, int | None, 
 
 
 def spoken_spans(state: State, turn: Turn) -> list[tuple[int, int]]:
-    """The spans in which the caller said each final; without any, what has no words yet and was said."""
+    """Return the spans of the caller's finals; if there are none, those of ended speech that has no words yet."""
     segments = spoken_segments(state, turn)
     ended = [one for one in segments if one.final and one.text] or [one for one in segments if one.end_ms is not None]
     return [(one.begin, speech_end(one)) for one in ended]
 
 
 def speech_end(segment: Segment) -> int:
-    """The end of a segment's speech: by its own times, where they are known, else by its newest text."""
+    """Return the end of a segment's speech: by the recogniser's times if known, else by its newest text."""
     newest_ts = segment.final_ts if segment.final else segment.newest_ts
     if segment.end_ms is None or segment.begin >= newest_ts:
         return newest_ts
@@ -249,7 +250,7 @@ def spoken_ms(text: str) -> int:
 
 
 def first_audio(turn: Turn, begins: list[int]) -> dict[int, int]:
-    """The first audio of each reply, as the pipeline reported it, by place: what it reports is of the newest."""
+    """Return the reported first audio of each reply, by place; a report is about the newest reply by then."""
     first: dict[int, int] = {}
     for one in turn.latencies or ():
         if one.name == FIRST_AUDIO:
@@ -259,10 +260,10 @@ def first_audio(turn: Turn, begins: list[int]) -> dict[int, int]:
 
 
 def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
-    """The marks of one reply, whose first audio was reported at a time."""
+    """Return the marks of one reply, whose first audio was reported at `audio_ts`."""
     sources = playing.sources_of(state, reply)
     cut = cut_ts(state, reply, sources)
-    if reply.heard_only or reply.restored:  # only the cut is known of it
+    if reply.heard_only or reply.restored:  # only its cut is known
         return ReplyMarks(heard_last=cut, cut=cut, done=reply.generation.ended_ts if reply.restored else None)
     begin, known_by = heard_first(reply, sources, audio_ts)
     if begin is not None and cut is not None:
@@ -282,7 +283,7 @@ def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
 
 
 def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
-    """Return when a reply was cut: a `resume` takes that back. A close cuts by the clock of who sent the reply."""
+    """Return when a reply was cut, unless it resumed. The time of a close is by the clock of the reply's producer."""
     if reply.restored:
         return restored_cut_ts(reply)
     if reply.cut_ts is not None:
@@ -294,7 +295,7 @@ def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
 
 
 def ended_ts(state: State, reply: Reply) -> int | None:
-    """The end of a reply's generation. Where only the service's close ends it, the clock of its sender counts."""
+    """Return the end of a reply's generation. If the service's close ended it, its producer's clock counts."""
     ts = reply.generation.ended_ts
     if ts is None or ts != state.closed_ts or state.ended_ts is not None:
         return ts
@@ -304,7 +305,7 @@ def ended_ts(state: State, reply: Reply) -> int | None:
 def heard_first(
     reply: Reply, sources: list[Source], audio_ts: int | None
 ) -> tuple[int | None, Literal["playback", "latency", "guess"]]:
-    """Return when the voice of a reply began, and what says so; before its text only where playback says that."""
+    """Return when the voice of a reply began, and by what evidence; only playback may put it before the text."""
     began = min((one.ts for one in first_entries(sources, "starts")), default=None)
     if began is not None:
         return began, "playback"
@@ -321,7 +322,7 @@ def heard_first(
 
 
 def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:
-    """Return when the voice of a reply ended, or how far it is known to have come; and whether that is an estimate."""
+    """Return when the voice of a reply ended, or was last known to play, and whether that is an estimate."""
     for names in (("dones",), ("starts", "audio", "estimated_audio", "texts", "estimated_texts")):
         ends = [last.ts for last in last_entries(sources, *names)]
         if ends:
@@ -332,23 +333,23 @@ def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int |
 
 
 def count_false_alarms(state: State, turn: Turn) -> int:
-    """Return how often a reply of a turn played on after an interruption."""
+    """Return how often a reply of a turn resumed after an interruption."""
     playing.settle(state)
     resumed = (reply for reply in playing.each_standing_reply(state, turn) if reply.resumed_ts is not None)
     return sum(1 for reply in resumed for _ in playing.false_alarms_of(state, reply, playing.sources_of(state, reply)))
 
 
 class ReplyAfter(NamedTuple):
-    """The caller's wait for the agent's voice; `by` says what it is known by."""
+    """The caller's wait for the agent's voice; `by` is the kind of evidence."""
 
     ms: int | float | None = None
     by: Literal["marks", "reported", "estimate"] | None = None
 
 
 def reply_after(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None = None) -> ReplyAfter:
-    """The time from the end of the caller's speech to the first audio of the reply to it.
+    """Return the time from the end of the caller's speech to the first audio of the reply to it.
 
-    What playback says goes before the stack's own latency from end to end, and this before what is worked out without.
+    Playback takes precedence over the stack's own end-to-end latency, and that over an estimate.
     """
     if not (turn.segments or turn.typed or turn.latencies):
         return ReplyAfter()
@@ -360,7 +361,7 @@ def reply_after(state: State, turn: Turn, replies: Sequence[ReplyMarks] | None =
 
 
 def waited(state: State, turn: Turn, replies: Sequence[ReplyMarks]) -> tuple[ReplyMarks | None, int]:
-    """Return the first reply to the caller, and how long they waited for it; None where the marks do not show it."""
+    """Return the first reply to the caller, and how long they waited for it; None if the marks do not show it."""
     spoken = [*spoken_spans(state, turn), *((one.begin, one.begin) for one in turn.typed or ())]
     began = min(spoken, default=(AFTER_ALL,))[0]
     pairs = zip(playing.each_standing_reply(state, turn), replies, strict=True)
@@ -373,12 +374,12 @@ def waited(state: State, turn: Turn, replies: Sequence[ReplyMarks]) -> tuple[Rep
     if first is None:
         return None, 0
     ms = heard_ms - max(end for begin, end in spoken if begin <= heard_ms)
-    # A transcript that comes after the reply has begun does not say when its words were.
+    # A transcript that comes after the reply has begun does not show when its words were said.
     return (None, 0) if ms < 0 else (first, ms)
 
 
 def was_heard(state: State, reply: Reply, marks: ReplyMarks) -> bool:
-    """Return whether anything of a reply was heard, as far as is known."""
+    """Return whether any of a reply was heard, as far as is known."""
     if marks.cut is None:
         return True
     entry = known_reply_entry(state, reply, unfinished=True)
@@ -386,7 +387,7 @@ def was_heard(state: State, reply: Reply, marks: ReplyMarks) -> bool:
 
 
 def reply_afters(state: State) -> list[float]:
-    """The caller's waits in all turns where they are known, in ms, the shortest first."""
+    """Return the caller's known waits in all turns, in ms, the shortest first."""
     latencies = (reply_after(state, turn).ms for turn in state.each_turn())
     return sorted(ms for ms in latencies if ms is not None)
 

@@ -1,4 +1,4 @@
-"""Prefixes of a reply's text that end where a word ends (docs/memory.md, rule 4)."""
+"""Prefixes of a reply's text that end with a whole word (docs/memory.md, rule 4)."""
 
 import re
 from unicodedata import category
@@ -6,29 +6,29 @@ from unicodedata import category
 from voicemem.protocol.types import SPACELESS
 
 SPACELESS_CLOSING = "。，、！？；：…」』）》”’〉】〕］｝"
-"""Marks that close a word of a script without spaces, where the next word follows at once."""
+"""Marks that close a word in a script without spaces, after which the next word follows directly."""
 JOINERS = "'’-.,_"
-"""Part of a word when a letter or digit stands on both sides: don't, e-mail, 3.14."""
+"""Characters that are part of a word between two letters or digits: don't, e-mail, 3.14."""
 SPACELESS_UNITS = 3
-"""How many units a character of a script without spaces counts, where others count 1."""
+"""The units of a character in a script without spaces; any other is 1."""
 
 RUN = re.compile(f"(?:(?!{SPACELESS.pattern})\\w)+")
 WHITE_SPACE = re.compile(r"\s*")
 LONE_MARKS = re.compile(r"(?:[^\w\s█]|_)++(?=\s|\Z)\s*+")  # █ hides a digit or a letter
-"""Marks between white space, such as a dash or `&`, which belong to the word before them unless they open."""
+"""Marks between white space, such as a dash or `&`, which belong to the word before them, unless they are opening."""
 OPENING = ("Ps", "Pi")
 ZERO_WIDTH_JOINER = "\u200d"
 STEP = 4_096
-"""How much of a long word is passed at once; of marks, which are passed one by one, no more than these are."""
+"""The characters of a long word that are skipped at once, and the most single marks that are skipped."""
 
 
 def whole_word_prefix(text: str, length: int) -> str:
-    """The first `length` code points, cut back to the end of a whole word, with the white space after it."""
+    """Return the first `length` code points, cut back to the end of a whole word, with the white space after it."""
     return text[: whole_word_end(text, length)]
 
 
 def whole_word_end(text: str, length: int) -> int:
-    """Return where that prefix ends: marks that open the word behind it are not in it."""
+    """Return where that prefix ends; marks that open the next word are not in it."""
     end = min(length, len(text))
     if end == len(text):
         return end
@@ -41,7 +41,7 @@ def whole_word_end(text: str, length: int) -> int:
 
 
 def after_closing_marks(text: str, end: int) -> int:
-    """Return the end of white space behind a word, its closing marks before white space, and marks that are alone."""
+    """Return the end of a word's closing marks, and of the white space and lone marks after it."""
     marks, last = end, min(len(text), end + STEP)
     while marks < last and category(text[marks]).startswith("P"):
         marks += 1
@@ -101,7 +101,7 @@ def units_of(text: str) -> int:
 
 
 def prefix_of_units(text: str, units: int) -> str:
-    """The beginning of a text that a number of units reaches, cut back to whole words."""
+    """Return the beginning of a text with at most `units`, cut back to whole words."""
     if not SPACELESS.search(text):
         return whole_word_prefix(text, units)
     length, left = 0, units

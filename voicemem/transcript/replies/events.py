@@ -1,8 +1,8 @@
-"""The fold of replies: which one an event is about, and what it adds to it (docs/memory.md, rules 2, 3).
+"""The fold of replies: the reply that each event is about, and its effect (docs/memory.md, rules 2, 3).
 
-An `llm.*` event with neither item nor turn is assigned by the flow of the call. Of playback, interruptions and false
-alarms, an event that names its item or turn is only stored, and its reply is found on reading, so that the order of
-arrival does not matter; for one that names neither, the reply is found now, from what is known at its arrival.
+An `llm.*` event with neither item nor turn is assigned by the flow of the call. An event about playback, interruptions
+or false alarms that names its item or turn is only stored, and its reply is found on reading, so that the order of
+arrival does not matter; for one that names neither, the reply is found on arrival.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -18,7 +18,7 @@ GenerationEvent = events.LlmDelta | events.LlmDone | events.LlmError
 
 
 def fold_delta(state: State, event: events.LlmDelta, ts: int) -> Turn | None:
-    """Add to a reply. Most events of a call are plain deltas of a reply that is under way, so these come first."""
+    """Add text to a reply. Most events of a call are plain deltas of a reply in progress, so these come first."""
     reply = find_reply(state, event) or begin_reply(state, event)
     if reply is None:
         return None
@@ -47,7 +47,7 @@ def fold_done(state: State, event: events.LlmDone, ts: int) -> Turn | None:
 
 
 def fold_error(state: State, event: events.LlmError, ts: int) -> Turn | None:
-    """Close the reply that failed as it was generated; the text, if there is one, is a message of its own (rule 9)."""
+    """Close the reply whose generation failed; the error's text, if any, is a message of its own (rule 9)."""
     reply = find_failed(state, event) or begin_reply(state, event)
     if reply is None:
         return None
@@ -82,7 +82,7 @@ def grow(
     text: str,
     with_metadata: bool = True,
 ) -> Turn:
-    """Note what every event of a reply says: when it began, that it has text, and its metadata."""
+    """Note what every event of a reply may add: an earlier beginning, text, and metadata."""
     if event.ts is not None:
         reply.states_time = True
     if ts < reply.begin:
@@ -101,7 +101,7 @@ def grow(
 
 
 def find_reply(state: State, event: GenerationEvent) -> Reply | None:
-    """The reply that an `llm.*` event continues: by item, else by turn, else by the flow."""
+    """Return the reply that an `llm.*` event continues: by item, else by turn, else by the flow."""
     if event.item is not None:
         id = state.item_replies.get(event.item)
     elif event.turn_id is not None:
@@ -113,7 +113,7 @@ def find_reply(state: State, event: GenerationEvent) -> Reply | None:
 
 
 def flowing_reply(state: State) -> Reply | None:
-    """The newest reply of events with neither item nor turn, until its done or an interruption (rule 2)."""
+    """Return the newest reply of events with neither item nor turn, until its done or an interruption (rule 2)."""
     reply = None if state.flowing_reply is None else state.replies[state.flowing_reply]
     if reply is None or reply.generation.complete or reply.cancelled:
         return None
@@ -122,7 +122,7 @@ def flowing_reply(state: State) -> Reply | None:
 
 
 def find_failed(state: State, event: events.LlmError) -> Reply | None:
-    """The reply that an error closes: without an item the open one that carries none, else the turn's newest open."""
+    """Return the reply that an error closes: without an item, the open one without one, else the newest open one."""
     reply = find_reply(state, event)
     if event.item is not None or (reply is not None and not reply.generation.complete):
         return reply
@@ -137,7 +137,7 @@ def find_failed(state: State, event: events.LlmError) -> Reply | None:
 
 
 def begin_reply(state: State, event: GenerationEvent) -> Reply | None:
-    """A new reply in the turn that the event names, or that of the utterance before it; None beyond the bound."""
+    """Begin a reply in the turn that the event names, else in that of the last utterance; None beyond the bound."""
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     turn = state.turn(state.utterance_turn if number is None else number)
     reply = make_reply(state, turn, event.item)
@@ -152,7 +152,7 @@ def begin_reply(state: State, event: GenerationEvent) -> Reply | None:
 
 
 def make_reply(state: State, turn: Turn, item: str | None) -> Reply | None:
-    """A reply of a turn, known by its item if it has one; None beyond the bound."""
+    """Add a reply to a turn, known by its item if it has one; None beyond the bound."""
     if len(turn.replies or ()) >= BOUND or 2 * state.position in state.replies:  # a frame begins one at most
         state.ignore("replies")
         return None
@@ -174,7 +174,7 @@ def add_reply(state: State, turn: Turn, reply: Reply) -> None:
 
 
 def note_failure(state: State, item: str, id: int, ts: int) -> None:
-    """Note a failure message: from its time on, it is what its item means."""
+    """Note a failure message, which its item means from its time on."""
     failures = state.item_failures.setdefault(item, [])
     place = bisect_left(failures, (ts, id))
     failures.insert(place, (ts, id))
@@ -184,7 +184,7 @@ def note_failure(state: State, item: str, id: int, ts: int) -> None:
 
 
 def fold_message(state: State, event: events.MessageEvent, ts: int) -> Turn | None:
-    """A whole message: a reply that is generated at once, or what the user typed."""
+    """Add a whole message: a reply that comes at once, or a typed message of the user."""
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     metadata = dict(event.metadata or {})
     if event.user is not None:
@@ -221,7 +221,7 @@ def fold_whole_reply(state: State, event: events.MessageEvent, ts: int, turn: Tu
 
 
 def drop_heard_only(state: State, reply: Reply) -> None:
-    """Take back the replies that only an interruption knew, now that the reply itself has come."""
+    """Remove replies that only an interruption named, now that the reply itself has come."""
     turn = state.turns[reply.turn]
     by_item = None if reply.item is None else state.heard_only_items.pop(reply.item, None)
     for id in (by_item, turn.heard_only_reply):
@@ -240,12 +240,12 @@ def drop_heard_only(state: State, reply: Reply) -> None:
 def named_evidence(
     state: State, event: events.Tts | events.Interrupt | events.Resume | events.LlmCancel
 ) -> Evidence | None:
-    """Return where the evidence of an event's item or turn is kept; None if it names neither."""
+    """Return the evidence of the item or turn that an event names; None if it names neither."""
     if event.item is not None:
         evidence = state.item_evidence.get(event.item)
         if evidence is None:
             id = state.item_replies.get(event.item)
-            item = event.item if id is None else state.replies[id].item or event.item  # one object for the same name
+            item = event.item if id is None else state.replies[id].item or event.item  # the same object for equal names
             evidence = state.item_evidence[item] = Evidence()
         return evidence
     if event.turn_id is None:
@@ -264,13 +264,13 @@ def own_evidence(reply: Reply) -> Evidence:
 def touch_named(
     state: State, event: events.Tts | events.Interrupt | events.Resume | events.LlmCancel, ts: int
 ) -> Turn | None:
-    """Note that something arrived about the reply that an event names; the turn that may have changed."""
+    """Note new evidence for the reply that an event names. Return the turn that may have changed."""
     if event.item is not None:
         reply = playing.reply_of_item(state, event.item, ts)
         if reply is None:
             return None
         number = reply.turn
-        if not state.has_cancels:  # nearly every event; the caller notes that the turn has changed
+        if not state.has_cancels:  # almost every event; the caller marks the turn as changed
             state.stale.add(reply.id)
             reply.changes += 1
             return state.turns[number]
@@ -282,7 +282,7 @@ def touch_named(
     if reply is not None:
         state.touch(reply)
     if state.has_cancels:
-        # Decide again whether the reply is cancelled that the event means, judged as if no reply were.
+        # Decide again whether the reply that the event would mean if none were cancelled is cancelled.
         if event.item is None:
             key = playing.key_at(state.begun, number, ts)
             reply = None if key is None else state.replies[key[2]]
@@ -320,9 +320,9 @@ def touch_own(state: State, reply: Reply) -> Turn:
 
 
 def oldest_playing(state: State) -> Reply | None:
-    """The reply that an unnamed interrupt cuts: playback is in order, so the oldest is what the user hears.
+    """Return the reply that an unnamed interrupt cuts: the user hears the oldest one, since playback is in order.
 
-    Playback of a later reply, or a final of a later turn, ends the playing of those before.
+    Playback of a later reply, or a final of a later turn, ends the playback of those before.
     """
     playing.settle(state)
     place = bisect_left(state.playable, playing.playing_since(state))
@@ -349,7 +349,7 @@ def fold_interrupt(state: State, event: events.Interrupt, ts: int) -> Turn | Non
 
 
 def begin_heard_only(state: State, event: events.Interrupt, ts: int) -> Reply | None:
-    """The reply that an interruption makes which says what was heard of one that nothing else is known about."""
+    """Make a reply from an interruption with heard text, if nothing else is known about the reply that it cuts."""
     if not (event.more and event.heard_text):
         return None
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
@@ -410,7 +410,7 @@ def fold_resume(state: State, event: events.Resume, ts: int) -> Turn | None:
 
 
 def fold_cancel(state: State, event: events.LlmCancel, ts: int) -> Turn | None:
-    """Call off a reply that was thrown away before any of it was played."""
+    """Cancel a reply that was discarded before any of it was played."""
     evidence = named_evidence(state, event)
     assert evidence is not None
     evidence.cancel(ts)

@@ -1,7 +1,7 @@
-"""The text that was generated of a reply, and what was reported about its playback and interruptions (docs/memory.md).
+"""The generated text of a reply, and the reports about its playback and interruptions (docs/memory.md).
 
-An event that names an item or a turn is kept with that name; which reply it is about is found on reading, by its `ts`,
-so that the order of arrival does not matter. Positions and word times are ms from the start of the reply's audio.
+An event that names an item or a turn is kept under that name; its reply is found on reading, by its `ts`, so that the
+order of arrival does not matter. Positions and word times are ms from the start of the reply's audio.
 """
 
 from array import array
@@ -33,16 +33,16 @@ from voicemem.transcript.timeline import (
 
 
 class Deltas(Struct, array_like=True, gc=False):
-    """Plain deltas, in the order of their arrival."""
+    """Plain deltas, in the order of arrival."""
 
     pieces: list[str] | str
-    """Their texts; joined when they are read."""
+    """Their texts, which are joined when they are read."""
     base: int = 0
-    """The time of the first; those of all are kept as ms after it."""
+    """The time of the first; all times are kept as ms after it."""
     marks: Column = field(default_factory=lambda: NO_NUMBERS)
-    """The time of each, and the length of the text through it, in turns."""
+    """The time of each, and the length of the text through it, interleaved."""
     peaks: Column | None = None
-    """The latest `ts` up to each delta; None while the deltas arrive in the order of their times."""
+    """The latest `ts` up to each delta; None while the deltas arrive in the order of time."""
 
     def __len__(self) -> int:
         return len(self.marks) // 2
@@ -51,7 +51,7 @@ class Deltas(Struct, array_like=True, gc=False):
         return self.base + self.marks[2 * index]
 
     def add(self, ts: int, text: str) -> None:
-        """Add one, which is not the first."""
+        """Add a delta that is not the first."""
         marks, after, pieces = self.marks, ts - self.base, self.pieces
         if self.peaks is not None:
             self.peaks.append(max(ts, self.peaks[-1]))
@@ -74,20 +74,20 @@ class Deltas(Struct, array_like=True, gc=False):
         return self.pieces
 
     def count_until(self, ts: int) -> int:
-        """Return how many deltas come before the first that has a later time than `ts`."""
+        """Return how many deltas come before the first one with a time after `ts`."""
         if self.peaks is not None:
             return bisect_right(self.peaks, ts)
         return bisect_right(range(len(self)), ts, key=self.ts)
 
     def first_after(self, whole_ts: int, arrived: int) -> int:
-        """The first delta after a whole text, where all arrived in order; `arrived` were there when the text came."""
+        """Return the first delta after a whole text, if all arrived in order; `arrived` of them came before it."""
         if not arrived and (not self.marks or self.base >= whole_ts):
             return 0
         before = bisect_left(range(len(self)), whole_ts, key=self.ts)
         return max(before, min(arrived, self.count_until(whole_ts)))
 
     def after(self, whole_ts: int, arrived: int) -> list[int]:
-        """The indexes of the deltas that belong after a whole text."""
+        """Return the indexes of the deltas that belong after a whole text."""
         times = enumerate(map(self.ts, range(len(self))))
         return [i for i, ts in times if ts > whole_ts or (ts == whole_ts and i >= arrived)]
 
@@ -95,7 +95,7 @@ class Deltas(Struct, array_like=True, gc=False):
         return self.text()[self.end(first) : self.end(stop)]
 
     def end(self, count: int) -> int:
-        """The length of the text of the first ones."""
+        """Return the length of the text of the first `count` deltas."""
         return self.marks[2 * count - 1] if count else 0
 
     def length(self, first: int, stop: int) -> int:
@@ -103,7 +103,7 @@ class Deltas(Struct, array_like=True, gc=False):
 
 
 NO_DELTAS = Deltas("")
-"""Those of a reply without any, as whole messages are."""
+"""The deltas of a reply without any, such as a whole message."""
 
 
 class Generation(Struct, array_like=True, gc=False):
@@ -111,19 +111,19 @@ class Generation(Struct, array_like=True, gc=False):
 
     deltas: Deltas = field(default_factory=lambda: NO_DELTAS)
     whole_texts: TextTimeline | None = None
-    """Texts of all so far; in place of its journal position, each has the number of deltas that came before it."""
+    """Whole texts so far; in place of a journal position, each has the number of deltas before it."""
     final: TimedText | None = None
-    """The final text, where it is the only one; nearly always."""
+    """The final text, if it is the only one, as it almost always is."""
     final_texts: TextTimeline | None = None
-    """All of them, where there are several."""
+    """All final texts, if there are several."""
     ended_ts: int | None = None
-    """When the LLM finished or failed, the last time if it said so several times; None until then."""
+    """When the LLM finished or failed, by the latest report; None before that."""
     others: int = 0
-    """How many events there were that are not plain deltas."""
+    """The number of events that are not plain deltas."""
 
     @property
     def events(self) -> int:
-        """The number of events; a text made from fewer is out of date."""
+        """The number of events; a text made from fewer is outdated."""
         return len(self.deltas.marks) // 2 + self.others
 
     def add(self, ts: int, text: str) -> None:
@@ -140,10 +140,10 @@ class Generation(Struct, array_like=True, gc=False):
     def finish(self, ts: int, order: int, text: str | None) -> None:
         self.others += 1
         if self.ended_ts is None:
-            joined = self.deltas.text()  # one text takes less memory than its pieces, and one object less than two
+            joined = self.deltas.text()  # one text takes less memory than pieces, and one object less than two
             text = joined if text == joined else text
             if self.deltas.marks:
-                self.deltas.marks = self.deltas.marks[:]  # without the room for more
+                self.deltas.marks = self.deltas.marks[:]  # without spare room
         self.ended_ts = ts if self.ended_ts is None else max(ts, self.ended_ts)
         if text is not None and self.final is None and self.final_texts is None:
             self.final = TimedText(ts, order, text)
@@ -159,12 +159,12 @@ class Generation(Struct, array_like=True, gc=False):
         return self.ended_ts is not None
 
     def text(self) -> str:
-        """All of the text: the newest final text, else the newest whole text and the deltas after it."""
+        """Return the whole text: the newest final text, else the newest whole text and the deltas after it."""
         final = self.final if self.final_texts is None else self.final_texts.last()
         return self.joined() if final is None else final.text
 
     def length(self) -> int:
-        """Return how long the text is, without joining it where the deltas arrived in the order of their times."""
+        """Return the length of the text, without joining it if the deltas arrived in the order of time."""
         deltas, whole = self.deltas, None if self.whole_texts is None else self.whole_texts.last()
         if self.final is not None or self.final_texts is not None or (whole is not None and deltas.peaks is not None):
             return len(self.text())
@@ -172,7 +172,7 @@ class Generation(Struct, array_like=True, gc=False):
         return (0 if whole is None else len(whole.text)) + deltas.length(first, len(deltas))
 
     def joined(self) -> str:
-        """The newest whole text, and the deltas after it in the order of their arrival."""
+        """Return the newest whole text, and the deltas after it in the order of arrival."""
         whole = self.whole_texts.last() if self.whole_texts is not None else None
         deltas = self.deltas
         if whole is None:
@@ -184,10 +184,10 @@ class Generation(Struct, array_like=True, gc=False):
         return whole.text + "".join(deltas.between(i, i + 1) for i in deltas.after(whole.ts, whole.order))
 
     def length_until(self, until: int) -> int | None:
-        """Return how long the text was at a time; None where no delta of it has a later time.
+        """Return the length of the text at a time; None if no delta has a later time.
 
-        It is the longest beginning of the text in which no delta has a later time: a delta continues those that
-        arrived before it. Whole and final texts limit nothing.
+        That is the longest prefix of the text in which no delta has a later time, since a delta continues those that
+        arrived before it. Whole and final texts set no limit.
         """
         deltas = self.deltas
         whole = self.whole_texts.last() if self.whole_texts is not None else None
@@ -203,41 +203,41 @@ class Generation(Struct, array_like=True, gc=False):
         return None
 
     def text_until(self, until: int) -> str:
-        """The text generated until a time, that time included: a beginning of all the text."""
+        """Return the text generated up to and including a time, a prefix of the whole text."""
         length = self.length_until(until)
         return self.text() if length is None else self.text()[:length]
 
 
 class Interruption(Struct, array_like=True, frozen=True, gc=False):
-    """One interruption of a reply, with the evidence that came with it."""
+    """One interruption of a reply, with its evidence."""
 
     ts: int
     order: int
-    """Position in the journal; of two with the same `ts`, the later one is the newer."""
+    """The position in the journal; of two with the same `ts`, the later one is the newer."""
     heard_text: int | None = None
-    """Its number in the `Evidence.heard_texts`."""
+    """The number of the text in `Evidence.heard_texts`."""
     heard_chars: int | None = None
     audio_end_ms: int | None = None
     estimated: bool = False
     more: bool = False
-    """It marks the reply even where playback shows that all of it was heard."""
+    """True if it marks the reply even if playback shows that all of it was heard."""
     closing: bool = False
-    """The cut that the close of the session makes."""
+    """True for the interruption by the close of the session."""
     cause: str | None = None
     metadata: dict[str, Any] | None = None
 
     def marks(self, heard_ts: int | None) -> bool:
-        """Return whether it marks a reply that was heard to its end at a time, if it was."""
+        """Return whether it marks a reply that was heard to the end at `heard_ts`, or never was."""
         return heard_ts is None or self.ts < heard_ts or self.more
 
 
 KINDS = ("heard_text", "heard_chars", "audio_end_ms")
 ESTIMATED = "~"
-"""Stands before a kind that was marked as an estimate."""
+"""The prefix of a kind that was reported as an estimate."""
 
 
 def kinds_of(interruption: Interruption) -> Iterator[str]:
-    """Return what an interruption states."""
+    """Yield the kinds of evidence that an interruption states."""
     prefix = ESTIMATED if interruption.estimated else ""
     yield from (prefix + kind for kind in KINDS if getattr(interruption, kind) is not None)
     if interruption.metadata:
@@ -245,7 +245,7 @@ def kinds_of(interruption: Interruption) -> Iterator[str]:
 
 
 class TimedWord(Struct, array_like=True, frozen=True, gc=False):
-    """One word of a reply's audio; `ts` is when the engine reported it."""
+    """One word of a reply's audio; `ts` is the time of the engine's report."""
 
     ts: int
     order: int
@@ -264,10 +264,10 @@ class TimedMetadata(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Playback(Struct, array_like=True, gc=False):
-    """Reports about playback. Most calls use one or two of these lists, so the others are None."""
+    """Reports about playback. Most calls use one or two of these series, so the others are None."""
 
     starts: Timeline | None = None
-    """Positions of 0, which say only that playback has begun."""
+    """Positions of 0, which only show that playback has begun."""
     audio: Timeline | None = None
     """Positions above 0, in ms."""
     estimated_audio: Timeline | None = None
@@ -277,14 +277,14 @@ class Playback(Struct, array_like=True, gc=False):
     totals: Timeline | None = None
     """The lengths of the audio, in ms."""
     measured_texts: dict[int, str] | None = None
-    """The texts that some of these totals measure, by journal position."""
+    """The texts whose audio some of these totals measure, by journal position."""
     words: list[TimedWord] | None = None
     metadata: list[TimedMetadata] | None = None
     merged_metadata: MergedMetadata | None = None
     undated: set[int] | None = None
     """The journal positions of the events that stated no `ts`."""
     audio_start: int | None = None
-    """When the audio would have begun so as to end as it does, had there been no gaps in it (`note_gap`)."""
+    """When the audio would have begun to end at the same time without gaps (`note_gap`)."""
 
     def add(self, event: Tts, ts: int, order: int) -> None:
         audio_ms = event.audio_ms
@@ -309,11 +309,11 @@ class Playback(Struct, array_like=True, gc=False):
             self.add_rest(event, ts, order)
 
     def note_gap(self, ts: int, total_ms: int) -> None:
-        """Move the start of the audio behind the silence before this piece, if all before it may have been played."""
+        """Move the start of the audio by the silence before this piece, if all before it may have been played."""
         before = None if self.totals is None else self.totals.last()
         before_ms = 0 if before is None else before.value
         if total_ms > before_ms or self.audio_start is None:
-            start = ts if not before_ms else ts - before_ms  # mostly one object with the time of the report
+            start = ts if not before_ms else ts - before_ms  # mostly the same object as the time of the report
             self.audio_start = start if self.audio_start is None else max(self.audio_start, start)
 
     def add_rest(self, event: Tts, ts: int, order: int) -> None:
@@ -331,7 +331,7 @@ class Playback(Struct, array_like=True, gc=False):
             self.undated.add(order)
 
     def series(self, name: str) -> Any:
-        """The series of a name, which is made once something belongs in it."""
+        """Return the series of a name, which is made on its first use."""
         known = getattr(self, name)
         if known is None:
             known = TextTimeline(Timeline()) if name.endswith("texts") else Timeline()
@@ -340,23 +340,23 @@ class Playback(Struct, array_like=True, gc=False):
 
 
 class Evidence(Struct, array_like=True, gc=False):
-    """Reports under one name: that of an item, or of a turn; or what was found to be about one reply."""
+    """Reports that name one item or one turn, or that were assigned to one reply."""
 
     playback: Playback | None = None
     interruptions: list[Interruption] | None = None
     """Sorted by time, then by arrival."""
     resumes: list[int] | None = None
-    """Their times, sorted."""
+    """The times of `resume`, sorted."""
     cancels: list[int] | None = None
     """The times of `llm.cancel`, sorted."""
     by_kind: dict[str, list[Interruption]] | None = None
-    """Those interruptions that state something, by what that is (`kinds_of`), sorted likewise."""
+    """The interruptions that state evidence, by its kind (`kinds_of`), sorted likewise."""
     heard: dict[str, list[int]] | None = None
-    """The times of their heard texts, by these with single spaces."""
+    """The times of their heard texts, by the texts with single spaces."""
     heard_texts: PrefixCompressedTexts | None = None
-    """Likewise, of all interruptions."""
+    """The heard texts of all interruptions."""
     has_more: bool = False
-    """True if an interruption marks its reply whatever playback says."""
+    """True if an interruption marks its reply whatever playback shows."""
     word_count: int = 0
 
     def interrupt(self, event: Interrupt, ts: int, order: int) -> None:
@@ -390,7 +390,7 @@ TS = attrgetter("ts")
 
 
 class Source(NamedTuple):
-    """The part of some evidence that is about one reply: what was reported from `since` to before `until`."""
+    """The part of some evidence that is about one reply: the reports from `since` to before `until`."""
 
     evidence: Evidence
     since: int = BEFORE_ALL
@@ -401,11 +401,11 @@ class Source(NamedTuple):
         return self.since == BEFORE_ALL and self.until == AFTER_ALL
 
     def interruptions(self, since: int = BEFORE_ALL) -> list[Interruption]:
-        """The interruptions from a time on, in their order."""
+        """Return the interruptions from a time on, in order."""
         return self.within(self.evidence.interruptions or [], since)
 
     def stating(self, kind: str) -> list[Interruption]:
-        """The interruptions that state something of a kind (`kinds_of`), in their order."""
+        """Return the interruptions that state evidence of a kind (`kinds_of`), in order."""
         known = (self.evidence.by_kind or {}).get(kind, [])
         return known if self.is_whole else self.within(known)
 
@@ -414,7 +414,7 @@ class Source(NamedTuple):
         return known[first : bisect_left(known, self.until, key=TS)]
 
     def newest(self, kind: str, since: int, heard_ts: int | None) -> Interruption | None:
-        """The newest interruption that states something of a kind and marks: from `since`, until it was all heard."""
+        """Return the newest marking interruption from `since` on that states evidence of a kind."""
         known = self.stating(kind)
         until = AFTER_ALL if heard_ts is None or self.evidence.has_more else heard_ts
         for place in range(bisect_left(known, until, key=TS) - 1, -1, -1):
@@ -425,18 +425,18 @@ class Source(NamedTuple):
         return None
 
     def heard_text(self, cut: Interruption) -> str:
-        """The text that an interruption of this evidence states."""
+        """Return the text that an interruption of this evidence states."""
         texts = self.evidence.heard_texts
         return "" if texts is None or cut.heard_text is None else texts.text(cut.heard_text)
 
     def first_heard(self, text: str) -> int | None:
-        """Return when an interruption first stated this heard text, given with single spaces."""
+        """Return when an interruption first stated a heard text, which has single spaces here."""
         times = (self.evidence.heard or {}).get(text)
         place = bisect_left(times, self.since) if times else 0
         return times[place] if times and place < len(times) and times[place] < self.until else None
 
     def first_interruption(self, since: int = BEFORE_ALL) -> Interruption | None:
-        """The earliest interruption from a time on."""
+        """Return the earliest interruption from a time on."""
         known = self.evidence.interruptions
         if not known:
             return None
@@ -444,28 +444,28 @@ class Source(NamedTuple):
         return known[place] if place < len(known) and known[place].ts < self.until else None
 
     def resumes(self, since: int, until: int) -> list[int]:
-        """The times of the resumes from one time to before another."""
+        """Return the times of the resumes from `since` to before `until`."""
         known = self.evidence.resumes
         return [] if not known else known[bisect_left(known, since) : bisect_left(known, until)]
 
     def newest_resume(self, since: int, until: int) -> int:
-        """The time of the newest of them; `BEFORE_ALL` if there is none."""
+        """Return the time of the newest resume in that range; `BEFORE_ALL` if there is none."""
         known = self.evidence.resumes or ()
         place = bisect_left(known, until) - 1
         return known[place] if place >= 0 and known[place] >= since else BEFORE_ALL
 
     def text_of(self, total: Entry) -> str | None:
-        """The text that a total measures, if it states one."""
+        """Return the text that a total measures, if it states one."""
         playback = self.evidence.playback
         texts = None if playback is None else playback.measured_texts
         return None if texts is None else texts.get(total.order)
 
 
-# What is reported about one reply
+# Reports about one reply
 
 
 def timelines(source: Source, *names: str) -> Iterator[Timeline]:
-    """The named series of a playback that have entries."""
+    """Yield the named series of a playback that have entries."""
     playback = source.evidence.playback
     for name in names:
         series = None if playback is None else getattr(playback, name)
@@ -474,13 +474,13 @@ def timelines(source: Source, *names: str) -> Iterator[Timeline]:
 
 
 def first_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
-    """The first entry about a reply in each of the named series of its sources."""
+    """Return the first entry about a reply in each of the named series of its sources."""
     firsts = (series.first(one.until, one.since) for one in sources for series in timelines(one, *names))
     return (first for first in firsts if first is not None)
 
 
 def last_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
-    """The last entry about a reply in each of them."""
+    """Return the last entry about a reply in each of them."""
     lasts = (series.last(one.until, one.since) for one in sources for series in timelines(one, *names))
     return (last for last in lasts if last is not None)
 
@@ -523,7 +523,7 @@ def states_time(source: Source) -> bool:
 
 
 def largest_total(sources: list[Source]) -> tuple[Entry, Source] | None:
-    """The largest total of the audio, and where it was reported; of equal ones the newest."""
+    """Return the largest total of the audio, and its source; of equal ones the newest."""
     largest: tuple[Entry, Source] | None = None
     for source in sources:
         totals = None if source.evidence.playback is None else source.evidence.playback.totals
@@ -536,7 +536,7 @@ def largest_total(sources: list[Source]) -> tuple[Entry, Source] | None:
 
 
 def measured_text(generation: Generation, total: tuple[Entry, Source]) -> str:
-    """The text that a total measures: the one that it states, else what was generated by then, else all."""
+    """Return the text that a total measures: the one that it states, else that generated by then, else the whole."""
     stated = total[1].text_of(total[0])
     if stated is not None:
         return stated
@@ -544,7 +544,7 @@ def measured_text(generation: Generation, total: tuple[Entry, Source]) -> str:
 
 
 def was_played(sources: list[Source]) -> bool:
-    """Return whether playback above 0, a `tts.done`, or an interrupt with heard text is known."""
+    """Return whether there is a position above 0, a `tts.done`, or an interrupt with heard text."""
     for source in sources:
         if any(last_entries([source], "audio", "estimated_audio", "dones")):
             return True
@@ -558,7 +558,7 @@ def was_played(sources: list[Source]) -> bool:
 
 
 def may_show_end(evidence: Evidence) -> bool:
-    """Return whether anything was reported that may be the end of a reply; totals and word times never are."""
+    """Return whether any report may show the end of a reply; totals and word times never do."""
     playback = evidence.playback
     if playback is None or evidence.heard:
         return bool(evidence.heard)

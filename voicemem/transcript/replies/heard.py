@@ -1,6 +1,6 @@
 """The heard part of a reply: what was played before the user cut in (docs/memory.md, rule 4).
 
-The kinds of evidence are tried from the best to the worst; the first that there is gives the text.
+The kinds of evidence are tried from the best to the worst; the first available one gives the text.
 """
 
 from bisect import bisect_left
@@ -18,20 +18,20 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, TimedText
 from voicemem.transcript.whole_words import after_closing_marks, prefix_of_units, units_of, whole_word_prefix
 
 USUAL = Fraction(UNITS_A_SECOND, 1000)
-"""Units a millisecond, where no reply before shows it."""
+"""Units per millisecond, if no earlier reply shows a rate."""
 
 NO_TEXT = TimedText(BEFORE_ALL, 0, "")
 
 
 class HeardText(NamedTuple):
-    """The heard text, and how it was found: None for exact text, else `aligned`, `estimated` or `unmatched`."""
+    """The heard text, and the method: None for exact text, else `aligned`, `estimated` or `unmatched`."""
 
     text: str
     method: str | None
 
 
 class Position(NamedTuple):
-    """A place in a reply's audio, and when it was reported; of two, the greater is the newer."""
+    """A position in a reply's audio, and when it was reported; of two, the greater is the newer."""
 
     ts: int
     order: int
@@ -39,7 +39,7 @@ class Position(NamedTuple):
 
 
 class Cut:
-    """A reply that was cut, and what is known about it."""
+    """A reply that was cut, with the evidence about it."""
 
     def __init__(self, state: State, reply: Reply, sources: list[Source], resumed_ts: int, first: Interruption) -> None:
         self.state = state
@@ -48,15 +48,15 @@ class Cut:
         self.resumed_ts = resumed_ts
         """Interruptions up to this time were false alarms."""
         self.first = first
-        """The first interruption that marks the reply; its time is when it was cut."""
+        """The first interruption that marks the reply; its time is that of the cut."""
         self.ts = first.ts
         self.until = AFTER_ALL if first.closing else self.ts + 1
-        """Evidence counts before this time, but for what interruptions state; for a close, all does."""
+        """Only evidence before this time counts, except that of interruptions; for a close, all does."""
         self.original = reply.generation.text()
         self.generated = self.original if first.closing else reply.generation.text_until(self.ts)
 
     def newest(self, kind: str) -> tuple[Interruption, Source] | tuple[None, None]:
-        """The newest interruption that marks and states something of a kind, and its source."""
+        """Return the newest marking interruption that states evidence of a kind, and its source."""
         if self.first.closing:
             return None, None
         since, heard_ts = self.resumed_ts + 1, self.reply.heard_ts
@@ -65,7 +65,7 @@ class Cut:
         return max(known, key=lambda pair: BY_TIME(pair[0]), default=(None, None))
 
     def metadata(self) -> list[Interruption]:
-        """The interruptions that mark and have metadata."""
+        """Return the marking interruptions that have metadata."""
         if self.first.closing:
             return []
         return [
@@ -76,11 +76,11 @@ class Cut:
         ]
 
     def heard_text(self) -> HeardText:
-        """The text of the best evidence."""
+        """Return the text by the best evidence."""
         return next(chain(self.reported(), self.by_clock()))
 
     def reported(self) -> Iterator[HeardText]:
-        """Yield the heard texts of the evidence, the best first; none where only the clock says how long it played."""
+        """Yield the heard texts by the evidence, the best first; none if only the clock shows how long it played."""
         yield from self.as_stated(estimated=False)
         yield from self.by_share(estimated=False)
         yield from self.as_stated(estimated=True)
@@ -89,7 +89,7 @@ class Cut:
             yield from self.by_clock()
 
     def as_stated(self, estimated: bool) -> Iterator[HeardText]:
-        """The kinds a to d: texts, counts, and positions against words."""
+        """Yield the heard texts of the kinds a to d: by texts, counts, and positions among words."""
         prefix, method = (ESTIMATED, "estimated") if estimated else ("", "aligned")
         cut, source = self.newest(prefix + "heard_text")
         if cut is not None and source is not None:
@@ -105,13 +105,13 @@ class Cut:
             yield self.exact(text, estimated)
 
     def exact(self, text: str, estimated: bool) -> HeardText:
-        """A heard text, character for character."""
+        """Return a heard text, character for character."""
         if not " ".join(self.original.split()).startswith(" ".join(text.split())):
             return HeardText(text, "unmatched")
         return HeardText(text, "estimated" if estimated else None)
 
     def by_words(self, estimated: bool) -> Iterator[HeardText]:
-        """A position against the words; an estimate if either is one."""
+        """Yield the heard texts by a position among the words; estimates if either is one."""
         match = playing.match_words(self.state, self.reply, self.sources)
         if match is None:
             return
@@ -122,13 +122,13 @@ class Cut:
                 yield HeardText(self.through_word(match, position.ms), "estimated" if is_guess else "aligned")
 
     def through_word(self, match: WordMatch, position_ms: int) -> str:
-        """The text through the last word that had ended; text generated later must not change what was heard."""
+        """Return the text through the last word that had ended; text generated later must not change it."""
         end = match.end_at(position_ms)
         text = self.generated if end <= len(self.generated) else self.original
         return text[: after_closing_marks(text, end)] if end else ""
 
     def position(self, estimated: bool) -> Position | None:
-        """The position in the audio: what the newest interruption states, else the last that playback reported."""
+        """Return the position in the audio: the newest interruption's, else the last one that playback reported."""
         cut, _ = self.newest((ESTIMATED if estimated else "") + "audio_end_ms")
         stated = [] if cut is None else [Position(cut.ts, cut.order, cut.audio_end_ms or 0)]
         if stated and not estimated:
@@ -142,7 +142,7 @@ class Cut:
         return max(stated, default=None)
 
     def last_text(self) -> tuple[str | None, bool]:
-        """The last stated text up to the time, unless a later estimate begins with it; whether it is one."""
+        """Return the last stated text by then, or a later estimate that begins with it, and whether it is one."""
         stated = max((next(texts, NO_TEXT) for texts in self.texts_before("texts")), default=NO_TEXT)
         estimates = (
             next((text for text in texts if text[:2] < stated[:2] or text.text.startswith(stated.text)), NO_TEXT)
@@ -153,14 +153,14 @@ class Cut:
         return (None, False) if newest is NO_TEXT else (newest.text, newest is not stated)
 
     def texts_before(self, name: str) -> Iterator[Iterator[TimedText]]:
-        """The texts of a kind up to the time, the newest first, from each source."""
+        """Yield the texts of a kind by then from each source, the newest first."""
         for source in self.sources:
             series = getattr(source.evidence.playback, name, None)
             if series is not None:
                 yield series.backwards(min(self.until, source.until), source.since)
 
     def by_share(self, estimated: bool) -> Iterator[HeardText]:
-        """The kind e: the position's share of the audio is the share of the text."""
+        """Yield the heard text of the kind e: the share of the text is the position's share of the audio."""
         position, total = self.position(estimated), evidence.largest_total(self.sources)
         if position is not None and total is not None:
             entry = total[0]
@@ -169,7 +169,7 @@ class Cut:
             yield HeardText(whole_word_prefix(self.generated, length), "estimated")
 
     def by_clock(self) -> Iterator[HeardText]:
-        """The kinds f to h: how far a voice gets by the position, or in the time; else all that was generated."""
+        """Yield the heard text of the kinds f to h: by the rate of speech, else all text."""
         position = self.position(estimated=False) or self.position(estimated=True)
         elapsed_ms = self.elapsed_ms() if position is None else position.ms
         if elapsed_ms is None:
@@ -179,7 +179,7 @@ class Cut:
         yield HeardText(prefix_of_units(self.generated, units), "estimated")
 
     def elapsed_ms(self) -> int | None:
-        """The time for which the reply had been playing, by the clock; None where nothing states a time."""
+        """Return how long the reply had been playing, by the clock; None if no event states a time."""
         if not (self.reply.states_time or any(map(evidence.states_time, self.sources))):
             return None
         end = self.ts
@@ -193,7 +193,7 @@ class Cut:
 
 
 def end_before(state: State, reply: Reply) -> int:
-    """Return when the reply before this one ended playing, where that is known."""
+    """Return when the reply before this one stopped playing, if that is known."""
     keys = playing.standing_keys(state)
     place = bisect_left(keys, reply.key) - 1
     before = None if place < 0 else state.replies[keys[place][2]]
@@ -211,7 +211,7 @@ def paused_ms(state: State, reply: Reply, sources: list[Source], start: int, end
 
 
 def cut_of(state: State, reply: Reply) -> Cut:
-    """Return how a reply was cut, by the user or by the close (`playing.is_cut`)."""
+    """Return the cut of a reply, by the user or by the close (`playing.is_cut`)."""
     sources = playing.sources_of(state, reply)
     if reply.cut_ts is not None:
         first = playing.marking_cut(state, reply, sources)
@@ -223,17 +223,17 @@ def cut_of(state: State, reply: Reply) -> Cut:
 
 
 def heard_so_far(state: State, reply: Reply) -> str | None:
-    """Return the heard text of a reply neither cut nor over, as if it were cut now; None where nothing says so."""
+    """Return the heard text of a reply neither cut nor over, as if it were cut now; None without evidence."""
     now = Interruption(BEFORE_ALL, state.position, closing=True)
     reported = next(Cut(state, reply, playing.sources_of(state, reply), BEFORE_ALL, now).reported(), None)
     return None if reported is None else reported.text
 
 
-# The rate of speech of a voice: units of text a millisecond
+# The rate of speech of a voice: units of text per millisecond
 
 
 def rate_before(state: State, reply: Reply) -> Fraction:
-    """The median rate of the replies before one that are complete, not interrupted, and have a total."""
+    """Return the median rate of the replies before one that are complete, not interrupted, and have a total."""
     keys = playing.standing_keys(state)
     place = bisect_left(keys, reply.key)
     before = (rate_of(state, state.replies[key[2]]) for key in keys[max(0, place - playing.REACH) : place])

@@ -1,6 +1,6 @@
-"""Timed words found in the text of a reply (docs/memory.md, rules 4, 5).
+"""The matching of timed words with the text of a reply (docs/memory.md, rules 4, 5).
 
-What grows is looked at only where it has grown, so that an event costs no more when a reply has become long.
+Only what has been added since is searched, so that an event costs no more when a reply has become long.
 """
 
 import re
@@ -16,8 +16,8 @@ from voicemem.transcript.replies.evidence import BY_TIME, TimedWord
 from voicemem.transcript.whole_words import after_closing_marks, is_inside_word, whole_word_end, without_outer_marks
 
 SEARCH_AHEAD = 48
-"""How far ahead a word is looked for: room for a few words that the engine left out. A word that is missing must not be
-found in a later sentence, which would skip everything up to there."""
+"""How far ahead a word is searched for: room for a few words that the engine left out. A missing word must not be found
+in a later sentence, which would skip everything up to there."""
 A_LETTER = re.compile(r"[\w█]")
 
 
@@ -86,7 +86,7 @@ class WordTimeline:
 
 
 class Clause(NamedTuple):
-    """An entry of several words: when it sounds, and where it is in the text."""
+    """An entry of several words: its times in the audio, and its place in the text."""
 
     start_ms: int
     end_ms: int
@@ -95,30 +95,30 @@ class Clause(NamedTuple):
 
 
 class WordMatch:
-    """The words of one reply in the order of their starts, and where each ends in a text."""
+    """The words of one reply in the order of their starts, with the end of each in the text."""
 
     def __init__(self, words: Iterable[TimedWord], text: str, counts: Sequence[int] = ()) -> None:
         self.text = text
         self.counts = counts
-        """How many words of each source are in it."""
+        """The number of words from each source."""
         self.timeline = WordTimeline(text)
         self.ends_ms = array("q")
-        """When the audio of each word that was found ends, in ms; sorted."""
+        """When the audio of each word found ends, in ms; sorted."""
         self.places = array("q")
-        """How far the text goes through the words that had ended by then."""
+        """The end in the text of the words that had ended by then."""
         self.clauses: list[Clause] = []
-        """The entries of several words, by their starts."""
+        """The entries of several words, by start."""
         self.has_estimates = False
-        """True if the times of any word are an estimate."""
+        """True if the times of any word are estimated."""
         self.newest: TimedWord | None = None
         """The word that starts last, whether or not it was found."""
         self.reached = 0
         """The end of the last word that was found in the text."""
         self.early: list[tuple[int, int]] = []
-        """Words that end before others which started earlier, still to be put among them."""
+        """Words that end before others that started earlier, not yet sorted in."""
         reported = sorted(words, key=BY_TIME)
         self.reported = reported[-1] if reported else None
-        """The word that was reported last."""
+        """The word reported last."""
         for word in newest_by_start(self.placed(reported)):
             self.add(word)
 
@@ -126,7 +126,7 @@ class WordMatch:
         return chain.from_iterable(map(self.timeline.take, reported))
 
     def extend(self, known: Sequence[Sequence[TimedWord]], counts: Sequence[int], text: str) -> bool:
-        """Add the words that are new, if they start after the others; False where all must be matched again."""
+        """Add the new words, if they start after the others. Return False if all must be matched again."""
         if text != self.text or len(counts) != len(self.counts) or any(map(lt, counts, self.counts)):
             return False
         new = [word for words, count in zip(known, self.counts, strict=True) for word in words[count:]]
@@ -143,7 +143,7 @@ class WordMatch:
         return True
 
     def add(self, word: TimedWord) -> None:
-        """Find one more word, which starts after the others."""
+        """Match one more word, which starts after the others."""
         self.newest = word
         self.has_estimates |= word.estimated
         span = find_word(self.text, word.text, self.reached)
@@ -159,7 +159,7 @@ class WordMatch:
             self.places.append(self.reached)
 
     def end_at(self, position_ms: int) -> int:
-        """Return where the last word that was heard at a position ends in the text."""
+        """Return the end in the text of the last word heard at a position."""
         if self.early:
             pairs = sorted([*zip(self.ends_ms, self.places, strict=True), *self.early])
             self.ends_ms = array("q", (end_ms for end_ms, _ in pairs))
@@ -177,14 +177,14 @@ class WordMatch:
         return max(ended, end)
 
     def clause_at(self, position_ms: int) -> Clause | None:
-        """The entry of several words that was being said at a position: which of them were heard is a guess."""
+        """Return the entry of several words that was playing at a position: which of them were heard is a guess."""
         place = bisect_left(self.clauses, position_ms, key=START_MS)
         clause = self.clauses[place - 1] if place else None
         return clause if clause is not None and position_ms < clause.end_ms else None
 
     @property
     def whole_ms(self) -> int | None:
-        """The end of the text's last word; None while it is not among the words."""
+        """The end of the audio of the text's last word; None while that is not among the words."""
         if not self.reached or after_closing_marks(self.text, self.reached) < len(self.text):
             return None
         self.end_at(0)
@@ -195,13 +195,13 @@ START_MS = attrgetter("start_ms")
 
 
 def newest_by_start(words: Iterable[TimedWord]) -> list[TimedWord]:
-    """The words by their starts; of two with one start a stated one, then that of the later `ts`, then the later."""
+    """Return the words by start; of equal starts a stated one wins, then the later `ts`, then the later arrival."""
     ranked = sorted(words, key=lambda word: (word.start_ms, not word.estimated, word.ts, word.order))
     return [*{word.start_ms: word for word in ranked}.values()]
 
 
 def find_word(text: str, word: str, start: int) -> tuple[int, int] | None:
-    """Return where a whole word is in `text` from `start` on, as it is, else without case and marks; or None."""
+    """Return the span of a whole word in `text` from `start` on, exact, else without case and marks; None if none."""
     word, bare = word.strip(), without_outer_marks(word.strip())
     if not A_LETTER.search(bare):
         return None  # marks belong to the word before them
@@ -219,7 +219,7 @@ def find_word(text: str, word: str, start: int) -> tuple[int, int] | None:
 
 
 def is_whole(text: str, begin: int, end: int) -> bool:
-    """Return whether no word is divided where this part of a text begins or ends."""
+    """Return whether a part of a text neither begins nor ends inside a word."""
     return not (begin and is_inside_word(text, begin)) and not (end < len(text) and is_inside_word(text, end))
 
 

@@ -1,12 +1,12 @@
-"""Replies in their order: which evidence is about which, and which play, were heard or cut (docs/memory.md, rules 4-5).
+"""Replies in order: the evidence about each, and which are playing, were heard or cut (docs/memory.md, rules 4-5).
 
-Evidence that names only a turn is about its newest reply begun by then, else its first to come. So each reply has a
-window of time, from its start to that of the next one in its turn; the first has no beginning, as playback or an
-interrupt may carry an earlier `ts` than the first text. Evidence that names an item is about its reply, and from an
-error with text on about the failure message.
+Evidence that names only a turn is about its newest reply begun by then, else the next one to begin. So each reply has a
+window of time, from its start to that of the next one in its turn; the window of the first has no start, since playback
+or an interrupt may have an earlier `ts` than the first text. Evidence that names an item is about its reply, and after
+an error with text about the failure message.
 
-The lists in the state answer "the oldest reply that …" by bisection. An event only notes what it touched; `settle` then
-brings the lists up to date before they are asked.
+The lists in the state find "the oldest reply that …" by bisection. An event only notes the replies that it is about;
+`settle` brings the lists up to date before they are read.
 """
 
 import re
@@ -36,7 +36,7 @@ LAST_ID = AFTER_ALL
 
 
 def standing_keys(state: State) -> list[ReplyKey]:
-    """The replies that ever had text and are not cancelled, in their order."""
+    """Return the keys of the replies that ever had text and are not cancelled, in order."""
     return state.begun if state.standing is None else state.standing
 
 
@@ -51,7 +51,7 @@ def each_standing_reply(state: State, turn: Turn) -> Iterator[Reply]:
 
 
 def neighbours(keys: list[ReplyKey], key: ReplyKey) -> tuple[ReplyKey | None, ReplyKey | None]:
-    """The replies of the same turn directly before and after one, which need not be in the list itself."""
+    """Return the neighbours of a reply in its turn; the reply itself need not be in the list."""
     place = bisect_left(keys, key)
     before = keys[place - 1] if place and keys[place - 1][0] == key[0] else None
     place += place < len(keys) and keys[place] == key
@@ -60,7 +60,7 @@ def neighbours(keys: list[ReplyKey], key: ReplyKey) -> tuple[ReplyKey | None, Re
 
 
 def key_at(keys: list[ReplyKey], turn: int, ts: int) -> ReplyKey | None:
-    """The reply that is meant by an event of this time that names only the turn."""
+    """Return the reply meant by an event of this time that names only the turn."""
     place = bisect_right(keys, (turn, ts, LAST_ID)) - 1
     if place >= 0 and keys[place][0] == turn:
         return keys[place]
@@ -68,7 +68,7 @@ def key_at(keys: list[ReplyKey], turn: int, ts: int) -> ReplyKey | None:
 
 
 def sources_of(state: State, reply: Reply, keys: list[ReplyKey] | None = None) -> list[Source]:
-    """All evidence about a reply, judged by the standing replies unless others are given."""
+    """Return all evidence about a reply, with its window among the replies `keys`, by default the standing ones."""
     sources = [] if reply.own is None else [Source(reply.own)]
     if reply.item is not None and (evidence := state.item_evidence.get(reply.item)) is not None:
         sources.append(Source(evidence, *item_validity(state, reply)))
@@ -81,7 +81,7 @@ def sources_of(state: State, reply: Reply, keys: list[ReplyKey] | None = None) -
 
 
 def item_validity(state: State, reply: Reply) -> tuple[int, int]:
-    """The time in which a reply is meant by its item."""
+    """Return the window of time in which its item means this reply."""
     assert reply.item is not None
     failures = state.item_failures.get(reply.item)
     if not failures:
@@ -93,7 +93,7 @@ def item_validity(state: State, reply: Reply) -> tuple[int, int]:
 
 
 def reply_of_item(state: State, item: str, ts: int) -> Reply | None:
-    """The reply that is meant by an event of this time that names the item; None while it has not begun."""
+    """Return the reply meant by an event of this time that names the item; None while it has not begun."""
     failures = state.item_failures.get(item) if state.item_failures else None
     place = bisect_right(failures, (ts, LAST_ID)) - 1 if failures else -1
     if failures and place >= 0:
@@ -110,48 +110,48 @@ def reply_of_item(state: State, item: str, ts: int) -> Reply | None:
 
 
 def interruption_stack(state: State, number: int) -> list[tuple[ReplyKey, int]]:
-    """The replies of a turn, each interrupted before all later ones were, with the times of their first interruptions.
+    """Return the replies of a turn that were interrupted before all later ones, with the times of the interruptions.
 
-    A `resume` that names the turn is about the newest reply interrupted by then, and that is always one of these.
+    A `resume` that names the turn is about the newest reply interrupted by then, which is always one of these.
     """
-    stairs = state.memo.interruption_stack.get(number)
-    if stairs is None:
-        stairs = []
+    stack = state.memo.interruption_stack.get(number)
+    if stack is None:
+        stack = []
         for reply in reversed(standing_replies(state, state.turns[number])):
             cut_ts = reply.first_cut_ts
-            if cut_ts is not None and (not stairs or cut_ts < stairs[-1][1]):
-                stairs.append((reply.key, cut_ts))
-        stairs.reverse()
-        state.memo.interruption_stack[number] = stairs
-    return stairs
+            if cut_ts is not None and (not stack or cut_ts < stack[-1][1]):
+                stack.append((reply.key, cut_ts))
+        stack.reverse()
+        state.memo.interruption_stack[number] = stack
+    return stack
 
 
 def move_cut(state: State, reply: Reply, ts: int | None) -> None:
-    """Note the time of a reply's first interruption, which may change whom a `resume` of its turn is about."""
+    """Note the time of a reply's first interruption, which may change the reply that a `resume` is about."""
     before, reply.first_cut_ts = reply.first_cut_ts, ts
     evidence = state.turns[reply.turn].evidence
     if ts == before or evidence is None or not evidence.resumes:
         return
-    stairs = state.memo.interruption_stack.get(reply.turn)
-    if stairs is None:
+    stack = state.memo.interruption_stack.get(reply.turn)
+    if stack is None:
         return
     if ts is None or (before is not None and before < ts):
-        for key, _ in stairs:
+        for key, _ in stack:
             state.touch(state.replies[key[2]])
         del state.memo.interruption_stack[reply.turn]
         return
-    place = bisect_left(stairs, reply.key, key=itemgetter(0))
-    stop = place + (place < len(stairs) and stairs[place][0] == reply.key)
-    if stop < len(stairs) and stairs[stop][1] <= ts:
+    place = bisect_left(stack, reply.key, key=itemgetter(0))
+    stop = place + (place < len(stack) and stack[place][0] == reply.key)
+    if stop < len(stack) and stack[stop][1] <= ts:
         return
-    first = bisect_left(stairs, ts, hi=place, key=itemgetter(1))
-    for key, _ in stairs[max(0, first - 1) : place]:
+    first = bisect_left(stack, ts, hi=place, key=itemgetter(1))
+    for key, _ in stack[max(0, first - 1) : place]:
         state.touch(state.replies[key[2]])
-    stairs[first:stop] = [(reply.key, ts)]
+    stack[first:stop] = [(reply.key, ts)]
 
 
 def note_resume(state: State, reply: Reply, ts: int | None) -> None:
-    """Note when a reply played on after a false alarm."""
+    """Note when a reply resumed after a false alarm."""
     if ts != reply.resumed_ts:
         if state.memo.false_alarms is not None:
             state.memo.false_alarms.change(reply, ts)
@@ -159,12 +159,12 @@ def note_resume(state: State, reply: Reply, ts: int | None) -> None:
 
 
 def resumed_until(state: State, reply: Reply, sources: list[Source]) -> int:
-    """The time of the newest `resume` about a reply: interruptions up to then were false alarms."""
+    """Return the time of the newest `resume` about a reply: interruptions up to then were false alarms."""
     return max((source.newest_resume(*span) for source, *span in resumes_of(state, reply, sources)), default=BEFORE_ALL)
 
 
 def false_alarms_of(state: State, reply: Reply, sources: list[Source]) -> Iterator[tuple[int, int]]:
-    """The false alarms of a reply, each with its first interruption and the resume that ended it."""
+    """Yield the false alarms of a reply, each as its first interruption and the resume that ended it."""
     resumes = sorted(ts for source, *span in resumes_of(state, reply, sources) for ts in source.resumes(*span))
     cuts = sorted(cut.ts for source in sources for cut in source.interruptions())
     after = BEFORE_ALL
@@ -176,21 +176,21 @@ def false_alarms_of(state: State, reply: Reply, sources: list[Source]) -> Iterat
 
 
 def resumes_of(state: State, reply: Reply, sources: list[Source]) -> Iterator[tuple[Source, int, int]]:
-    """Each source of resumes about a reply, and from when to before when they are about it."""
+    """Yield each source of resumes about a reply, with the window of time in which they are about it."""
     turn_evidence = state.turns[reply.turn].evidence
     for source in sources:
         if source.evidence is not turn_evidence:
             yield source, source.since, source.until
         elif turn_evidence.resumes:
-            stairs = interruption_stack(state, reply.turn)
-            place = bisect_left(stairs, reply.key, key=itemgetter(0))
-            if place < len(stairs) and stairs[place][0] == reply.key:
-                until = stairs[place + 1][1] if place + 1 < len(stairs) else AFTER_ALL
-                yield source, stairs[place][1], until
+            stack = interruption_stack(state, reply.turn)
+            place = bisect_left(stack, reply.key, key=itemgetter(0))
+            if place < len(stack) and stack[place][0] == reply.key:
+                until = stack[place + 1][1] if place + 1 < len(stack) else AFTER_ALL
+                yield source, stack[place][1], until
 
 
 REACH = 20
-"""How many replies before one its rate of speech is taken from, so how many after one an event about it may change."""
+"""How many earlier replies the rate of speech is taken from, so how many later ones an event may change."""
 
 
 def settle(state: State) -> None:
@@ -199,11 +199,11 @@ def settle(state: State) -> None:
         reply = state.replies[state.stale.pop()]
         if reply.shown and not reply.cancelled:
             settle_reply(state, reply)
-    state.stale.clear()  # which frees the room that it had
+    state.stale.clear()  # frees its memory
 
 
 def settle_reply(state: State, reply: Reply) -> None:
-    """Work out what is known about a reply now, and put it into the lists that this means."""
+    """Derive the state of a reply from its evidence, and put it into the lists that this implies."""
     sources = sources_of(state, reply)
     reply.progress, heard_ts = has_progress(sources), heard_to_end(state, reply, sources)
     first_ts = first_mark(reply, sources, BEFORE_ALL, heard_ts)
@@ -211,7 +211,7 @@ def settle_reply(state: State, reply: Reply) -> None:
         move_cut(state, reply, first_ts)
     resumed_ts = resumed_until(state, reply, sources)
     cut_ts = first_ts
-    if resumed_ts > BEFORE_ALL:  # these were found as if no interruption were withdrawn
+    if resumed_ts > BEFORE_ALL:  # the values above ignore withdrawn interruptions
         heard_ts = heard_to_end(state, reply, sources, resumed_ts)
         cut_ts = None if first_ts is None else first_mark(reply, sources, resumed_ts, heard_ts)
     reply.heard_ts, reply.cut_ts = heard_ts, cut_ts
@@ -225,12 +225,12 @@ def settle_reply(state: State, reply: Reply) -> None:
 
 
 def marking_cut(state: State, reply: Reply, sources: list[Source]) -> Interruption | None:
-    """The first interruption that marks a reply, which must be settled."""
+    """Return the first interruption that marks a reply, which must be settled."""
     return first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
 
 
 def first_marking_cut(sources: list[Source], resumed_ts: int, heard_ts: int | None) -> Interruption | None:
-    """The first interruption that marks a reply: not withdrawn, and before it was heard to its end."""
+    """Return the first interruption that marks a reply: not withdrawn, and before it was heard to the end."""
     firsts = [one for source in sources if (one := source.first_interruption(resumed_ts + 1)) is not None]
     first = min(firsts, key=BY_TIME) if firsts else None
     if first is None or first.marks(heard_ts):
@@ -247,9 +247,9 @@ def first_mark(reply: Reply, sources: list[Source], resumed_ts: int, heard_ts: i
 
 
 def remake_later(state: State, reply: Reply) -> ReplyKey:
-    """Note that the heard text of the next replies may have changed, where it rests on the clock or on a rate.
+    """Note that the heard text of the next replies may have changed, if it depends on the clock or on a rate.
 
-    Returns the reply's key: the tuple that is in the list of all, so that others need none of their own.
+    Return the reply's key: the same tuple as in the list of all, so that other lists share it.
     """
     keys, key = standing_keys(state), reply.key
     place = bisect_right(keys, key)
@@ -261,7 +261,7 @@ def remake_later(state: State, reply: Reply) -> ReplyKey:
 
 
 def show(state: State, reply: Reply) -> None:
-    """Give a reply its place among the others, now that it has text."""
+    """Add a reply to the lists, now that it has text."""
     reply.shown, key = True, reply.key
     insort(state.begun, key)
     if can_be_cancelled(reply):
@@ -273,7 +273,7 @@ def show(state: State, reply: Reply) -> None:
 
 
 def leave(state: State, reply: Reply) -> None:
-    """Take a reply from its place."""
+    """Remove a reply from the lists."""
     touch_around(state, reply)
     move_cut(state, reply, None)
     note_resume(state, reply, None)
@@ -282,7 +282,7 @@ def leave(state: State, reply: Reply) -> None:
 
 
 def lists_of(state: State) -> Iterator[list[ReplyKey]]:
-    """The lists that a cancelled reply is not in."""
+    """Yield the lists that a cancelled reply is not in."""
     if state.standing is not None:
         yield state.standing
     yield from (state.played, state.interrupted, state.unheard, state.playable)
@@ -293,7 +293,7 @@ def can_be_cancelled(reply: Reply) -> bool:
 
 
 def begin_at(state: State, reply: Reply, ts: int) -> None:
-    """Note the `ts` of an event of a reply, which begins at the earliest."""
+    """Note the `ts` of an event of a reply, whose earliest event is its beginning."""
     if ts >= reply.begin:
         return
     is_unfinished = not reply.generation.complete and not reply.cancelled
@@ -311,7 +311,7 @@ def begin_at(state: State, reply: Reply, ts: int) -> None:
 
 
 def touch_around(state: State, reply: Reply) -> None:
-    """Note that a reply and its neighbours share the evidence that names only their turn in another way."""
+    """Note that the windows of a reply and its neighbours have changed, for evidence that names only their turn."""
     state.touch(reply)
     remake_later(state, reply)
     turn = state.turns[reply.turn]
@@ -323,7 +323,7 @@ def touch_around(state: State, reply: Reply) -> None:
 
 
 def update_cancelled_around(state: State, reply: Reply) -> None:
-    """Decide again whether a reply and its neighbours are cancelled, where that may have changed."""
+    """Decide again whether a reply and its neighbours are cancelled, if that may have changed."""
     if state.has_cancels:
         around = (*neighbours(state.begun, reply.key), *neighbours(state.generated, reply.key), reply.key)
         for key in around:
@@ -332,24 +332,24 @@ def update_cancelled_around(state: State, reply: Reply) -> None:
 
 
 def interrupted_by(state: State, turn: Turn, ts: int) -> Reply | None:
-    """The newest reply of a turn that had been interrupted by then."""
+    """Return the newest reply of a turn that had been interrupted by then."""
     settle(state)
-    stairs = interruption_stack(state, turn.number)
-    place = bisect_right(stairs, ts, key=itemgetter(1)) - 1
-    return None if place < 0 else state.replies[stairs[place][0][2]]
+    stack = interruption_stack(state, turn.number)
+    place = bisect_right(stack, ts, key=itemgetter(1)) - 1
+    return None if place < 0 else state.replies[stack[place][0][2]]
 
 
 # When all of a reply was heard
 
 TAKEN_BACK_MS = 250
-"""A position takes a `tts.done` back when it is more than this below the total."""
+"""A position that is further below the total than this overrides a `tts.done`."""
 SHORT = 1_000
-"""Characters of a text, and numbers of a timeline, up to which looking again costs less than keeping what was found."""
+"""The size of a text (characters) or a timeline (numbers) up to which a new search costs less than a kept result."""
 A_WORD, IN_A_WORD = re.compile(r"\w"), re.compile(r"[^\W_]")
 
 
 def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch | None:
-    """Return where the timed words of a reply are in its text; None when none of them is found there."""
+    """Return the match of a reply's timed words with its text; None if none of them is found there."""
     known: list[list[TimedWord]] = []
     for source in sources:
         words = (None if source.evidence.playback is None else source.evidence.playback.words) or []
@@ -367,9 +367,9 @@ def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch 
 
 
 def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: int = BEFORE_ALL) -> int | None:
-    """When playback first showed that all of a reply was heard, if it did; interruptions up to `resumed_ts` are void.
+    """Return when playback first showed that all of a reply was heard; interruptions up to `resumed_ts` do not count.
 
-    Until the LLM has finished, no text and no position can be the end of the reply, only a `tts.done`.
+    Until the LLM has finished, only a `tts.done` can show the end of the reply, no text or position.
     """
     if not any(may_show_end(source.evidence) for source in sources):
         return None
@@ -392,7 +392,7 @@ def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: 
 
 
 def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[int]:
-    """Return when a heard text was all of the reply, with white space as runs; an interrupt's own counts."""
+    """Yield when heard texts, including those of interrupts, equalled the reply, apart from white space."""
     series: list[tuple[TextTimeline, Source]] = []
     for source in sources:
         playback = source.evidence.playback
@@ -415,7 +415,7 @@ def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[i
 def standing_done(
     state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source] | None, resumed_ts: int
 ) -> int | None:
-    """Return when the first `tts.done` came that nothing takes back."""
+    """Return when the first `tts.done` came that no later position overrides."""
     dones = [(series, source) for source in sources for series in timelines(source, "dones")]
     after = (BEFORE_ALL, 0)
     if dones and total is not None:
@@ -431,7 +431,7 @@ def standing_done(
 def last_position_stated(
     sources: list[Source], leaves_unheard: Callable[[int], bool], resumed_ts: int
 ) -> tuple[int, int]:
-    """The last stated position of an interruption that takes dones back, as (ts, order); those of its `ts` too."""
+    """Return the last stated position of an interruption that overrides dones, as (ts, order), with all of its `ts`."""
     times = [BEFORE_ALL]
     for source in sources:
         for cut in reversed(source.stating("audio_end_ms")):
@@ -444,7 +444,7 @@ def last_position_stated(
 
 
 def last_peak(sources: list[Source], leaves_unheard: Callable[[int], bool]) -> tuple[int, int]:
-    """The last position above every one before itself that takes dones back, as (ts, order).
+    """Return the last position that overrides dones and is above all earlier ones, as (ts, order).
 
     Such positions grow, so the last one that leaves a word unheard is the highest before the first that leaves none.
     """
@@ -468,7 +468,7 @@ def last_peak(sources: list[Source], leaves_unheard: Callable[[int], bool]) -> t
 def unheard_after(
     state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source]
 ) -> Callable[[int], bool]:
-    """Return a function that says whether a position is clearly below the total and leaves a word unheard."""
+    """Return a function that tells whether a position is clearly below the total and leaves a word unheard."""
     match, text = match_words(state, reply, sources), reply.generation.text()
     total_ms, measured = total[0].value, len(measured_text(reply.generation, total))
 
@@ -488,7 +488,7 @@ def unheard_after(
 
 
 def whole_text(state: State, reply: Reply, sources: list[Source]) -> WholeText:
-    """The text of a reply; it is kept where looking at it again would cost more than the memory is worth."""
+    """Return the whole text of a reply, which is kept if a new search would be expensive."""
     text, events = reply.generation.text(), reply.generation.events
     whole: WholeText | None = state.memo.whole_texts.get(reply.id)
     if whole is None:
@@ -507,7 +507,7 @@ def whole_text(state: State, reply: Reply, sources: list[Source]) -> WholeText:
 
 def update_cancelled(state: State, reply: Reply) -> None:
     """Decide again whether a reply is cancelled: an `llm.cancel` names it, and nothing shows that it was played."""
-    cancelled = reply.shown and is_called_off(state, reply) and not was_played(sources_of(state, reply, state.begun))
+    cancelled = reply.shown and has_cancel(state, reply) and not was_played(sources_of(state, reply, state.begun))
     if cancelled == reply.cancelled:
         return
     reply.cancelled = cancelled
@@ -524,8 +524,8 @@ def update_cancelled(state: State, reply: Reply) -> None:
     touch_around(state, reply)
 
 
-def is_called_off(state: State, reply: Reply) -> bool:
-    """Return whether an `llm.cancel` names a reply: by its item, or as the newest of its turn begun by then."""
+def has_cancel(state: State, reply: Reply) -> bool:
+    """Return whether an `llm.cancel` means a reply: by its item, or as the newest of its turn begun by then."""
     if not can_be_cancelled(reply):
         return False
     evidence = None if reply.item is None else state.item_evidence.get(reply.item)
@@ -547,7 +547,7 @@ def plays_at_close(state: State, reply: Reply) -> bool:
 
 
 def playing_since(state: State) -> ReplyKey:
-    """Replies before this key play no more: a later one was played, or a later turn has a final."""
+    """Return the key before which replies no longer play: a later one was played, or a later turn has a final."""
     begin = (state.final_turn, BEFORE_ALL, 0)
     return max(begin, state.played[-1]) if state.played else begin
 
@@ -567,7 +567,7 @@ def is_cut(state: State, reply: Reply) -> bool:
 
 
 def forget_playing(state: State) -> None:
-    """Nothing of what was copied from another session still plays."""
+    """Note that no reply copied from another session still plays."""
     settle(state)
     for keys in (state.unheard, state.playable):
         for key in keys:
