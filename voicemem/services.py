@@ -35,7 +35,7 @@ from voicemem.redaction.texts import Rules
 from voicemem.runtime import MemoryBudget, Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
-from voicemem.security.caller_ids import Callers, parse_identify
+from voicemem.security.caller_ids import Callers, parse_identify_rules
 from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.inbound_webhooks import InboundWebhooks
@@ -137,7 +137,7 @@ class Services:
         )
         secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
         self.hook_secrets = HookSecrets(store.directory, secrets, clock)
-        self.callers = Callers(store, clock, settings.phone_region, parse_identify(settings.identify))
+        self.callers = Callers(store, clock, settings.phone_region, parse_identify_rules(settings.identify))
         self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)
 
     def add_sessions(self) -> None:

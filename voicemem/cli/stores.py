@@ -18,7 +18,7 @@ from voicemem.runtime import now_ms
 from voicemem.security import hook_secrets
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access, check_project
 from voicemem.security.audit import COMMAND_LINE, Act, audit
-from voicemem.security.caller_ids import parse_identification
+from voicemem.security.caller_ids import parse_facts
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.engines import migrate_store, open_store
 from voicemem.store.port import Store
@@ -245,7 +245,7 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, identify:
     hook_secrets.check_hooked(dialect)  # before its secret is asked for
     secret = hook_secrets.new_hook_secret() if generate else common.read_secret("Secret")
     hook_secrets.check_hook_secret(secret, dialect)
-    facts = None if identify is None else parse_identification(identify)
+    facts = None if identify is None else parse_facts(identify)
     in_store(store, lambda opened: secrets_in(opened).set(project, dialect, secret, overlap, facts), make=True)
     audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
     click.echo(f"webhooks of {dialect} in the project {project} are signed with the new secret", err=generate)

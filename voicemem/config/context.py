@@ -49,7 +49,7 @@ DEFAULT_STRATEGY: Strategy = "discrete"
 MAX_FIELDS, MAX_SCHEMA_BYTES = 32, 16_000
 """Limits for the schema of an analysis."""
 SAID_BY = "x-said-by"
-"""The keyword of a field of that schema that says who must have said what shows it; by default the caller."""
+"""The keyword of a field of that schema that says whose words must show its value; by default the caller's."""
 SPEAKERS = ("caller", "agent", "anyone")
 
 
@@ -117,7 +117,7 @@ class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_context(section: Any) -> None:
-    """Refuse parameters that the policy given with them does not have, and a prompt that cannot work.
+    """Refuse parameters that the section's policy does not have, and a prompt that cannot work.
 
     `section` is that of a configuration or a patch, whose values were checked. Raises `Refused`.
     """
@@ -161,7 +161,7 @@ def check_whole_context(section: JsonObject) -> None:
 
 
 def check_analysis_schema(schema: JsonObject) -> None:
-    """Refuse a schema, or a patch of one, of which no analysis can be made. Raises `Refused`."""
+    """Refuse a schema, or a patch of one, that cannot be used for an analysis. Raises `Refused`."""
     try:
         check_schema(schema)
     except Refused as refused:
@@ -184,7 +184,7 @@ def given_names(section: JsonObject) -> set[str]:
 
 
 def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
-    """The section after a patch, without what only the policy, or the strategy of extraction, before it had."""
+    """Return the section after a patch, without parameters that only the previous policy or strategy had."""
     extract, change = memory.get("extract"), patch.get("extract")
     if isinstance(extract, dict) and isinstance(change, dict) and change.get("strategy") not in (None, "custom"):
         kept = {name: value for name, value in extract.items() if name != "prompt" or name in change}
@@ -196,10 +196,10 @@ def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 def overlay(base: ContextConfig, settings: ContextConfig) -> ContextConfig:
-    """The settings, on top of those of `base`.
+    """Return the settings, on top of those of `base`.
 
     There are three cases. Another policy starts from its own defaults. Parameters of the same policy change these and
-    keep the others. Parameters without a policy, which that of `base` does not have, imply one that does.
+    keep the others. Parameters without a policy that `base`'s policy does not have imply a policy that does.
     """
     extract = overlay_extract(base.extract, settings.extract)
     if settings.policy not in (None, base.policy):
@@ -217,13 +217,13 @@ def overlay(base: ContextConfig, settings: ContextConfig) -> ContextConfig:
 
 
 def fill_prompt(prompt: str, prev_summary: str, messages_joined: str) -> str:
-    """The prompt with its placeholders replaced, in one pass: the texts that are put in may contain them."""
+    """Return the prompt with its placeholders replaced, in one pass: the texts that are put in may contain them."""
     values = dict(zip(PLACEHOLDERS, (prev_summary, messages_joined), strict=True))
     return re.sub("|".join(map(re.escape, PLACEHOLDERS)), lambda match: values[match[0]], prompt)
 
 
 def overlay_extract(base: ExtractConfig | None, settings: ExtractConfig | None) -> ExtractConfig | None:
-    """The settings, on top of those of `base`; another strategy starts from its own defaults."""
+    """Return the settings, on top of those of `base`; another strategy starts from its own defaults."""
     if base is None or settings is None:
         return settings or base
     if settings.strategy not in (None, base.strategy):
@@ -236,7 +236,7 @@ def overlay_extract(base: ExtractConfig | None, settings: ExtractConfig | None) 
 
 
 class Recalled(NamedTuple):
-    """The settings for one context, with nothing left open."""
+    """The settings for one context, with all defaults filled in."""
 
     max_tokens: int
     kinds: tuple[RecalledKind, ...]
@@ -249,7 +249,7 @@ DEFAULT_RECALL = Recalled(300, ("preference", "fact", "episode", "message"), "ea
 def settle_recall(
     requested: RecallConfig | None, session: RecallConfig | None, service: RecallConfig | None
 ) -> Recalled | None:
-    """Return these settings merged, the first ones first; None where none of them asks for memories."""
+    """Merge these settings, the first taking precedence; return None if none of them asks for memories."""
     sections = [section for section in (requested, session, service) if section is not None]
     if not sections:
         return None

@@ -126,7 +126,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     hook_secrets: tuple[str, ...] = ()
     """Signing secrets of inbound webhooks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
     identify: tuple[str, ...] = ()
-    """The facts about who calls that count in frames of dialects, as DIALECT=user,number or PROJECT/DIALECT=number."""
+    """The facts in frames of dialects that identify callers, as DIALECT=user,number or PROJECT/DIALECT=number."""
     phone_region: str | None = None
     """The country of telephone numbers that are written without one, such as DE; None: they identify no one."""
     variables: str | None = None
@@ -149,7 +149,7 @@ UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_address(text: str) -> Address:
-    """The address that HOST:PORT gives; an IPv6 host is in brackets. Raises `CannotStart`."""
+    """Parse HOST:PORT; an IPv6 host is in brackets. Raises `CannotStart`."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\s\[\]]*)):(\d{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise CannotStart(f"{text!r} is not an address; write HOST:PORT, such as 127.0.0.1:8080.")
@@ -157,7 +157,7 @@ def parse_address(text: str) -> Address:
 
 
 def check_operators_webhook(settings: Settings) -> None:
-    """Raise `CannotStart` for a webhook that cannot be, or for settings of one that is not given."""
+    """Raise `CannotStart` for an invalid webhook, or for settings of a webhook without a URL."""
     has_webhook = settings.webhook_url not in (None, NO_WEBHOOK)
     if has_webhook and not re.match(r"https?://[^/\s]", settings.webhook_url or ""):
         raise CannotStart(f"The webhook URL must begin with http:// or https://, or be {NO_WEBHOOK}.")
@@ -249,7 +249,7 @@ def parse_memories_ttl(settings: Sequence[str]) -> dict[str, int]:
 
 
 def parse_variables(text: str | None) -> dict[str, str | int | float | bool]:
-    """The operator's variables by name, from a JSON object. Raises `CannotStart`, which quotes no value."""
+    """Return the operator's variables by name, from a JSON object. Raises `CannotStart`, which quotes no value."""
     try:
         variables: Any = {} if text is None else msgspec.json.decode(text)
     except msgspec.MsgspecError:
@@ -333,13 +333,13 @@ def check_store(store: str) -> None:
 
 
 def shown_store(store: str) -> str:
-    """A store as it may be shown and logged: without the password that its URL may hold."""
+    """Return a store as it may be shown and logged: without the password that its URL may hold."""
     hidden = re.sub(r"(?<=://)([^/?#@:]*):[^/?#]*@", r"\1@", store)
     return re.sub(r"(?i)([?&](?:ssl)?password=)[^&]*", r"\1…", hidden)
 
 
 def key_command(store: str) -> str | None:
-    """The command that makes a key in a store; None for one in memory, which no other process can open."""
+    """Return the command that makes a key in a store; None for one in memory, which no other process can open."""
     return None if store == MEMORY_STORE else f"voicemem keys create --store {shlex.quote(shown_store(store))}"
 
 

@@ -23,9 +23,9 @@ from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 SECRETS = (("llm", "api_key"), ("webhook", "secret"), ("llm", "headers"))
 """Places of secrets in a configuration. They are never journaled and never shown."""
 OUTBOUND_FIELDS = frozenset({"url", "api_key", "headers"})
-"""Fields of `llm` that, as `webhook`, make the service send requests to others: setting them needs `admin`."""
+"""Fields of `llm` that, like `webhook`, make the service send requests to others: setting them needs `admin`."""
 STANDARD_PREFIX = "whsec_"
-"""How secrets of Standard Webhooks begin."""
+"""The prefix of Standard Webhooks secrets."""
 SORTED = msgspec.json.Encoder(order="sorted")
 
 
@@ -48,7 +48,7 @@ def patch_changes_outbound(session_patch: SessionPatch) -> bool:
 
 
 def outbound_urls(session_patch: SessionPatch) -> list[str]:
-    """The URLs that a configuration or patch sets: of its webhooks' receiver, and of its LLM."""
+    """Return the URLs that a configuration or patch sets: of its webhooks' receiver, and of its LLM."""
     sections = (session_patch.public.get(section) for section in ("webhook", "llm"))
     urls = (values.get("url") for values in sections if isinstance(values, dict))
     return [url for url in urls if isinstance(url, str)]
@@ -61,7 +61,7 @@ def check_webhook_secret(secret: str | None) -> None:
 
 
 def decode_standard_secret(secret: str) -> bytes | None:
-    """The key in a `whsec_` secret (verifiers allow missing padding); None where it is not base64."""
+    """Return the key in a `whsec_` secret (verifiers allow missing padding); None where it is not base64."""
     encoded = secret.removeprefix(STANDARD_PREFIX)
     try:
         return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
@@ -91,7 +91,7 @@ CLOSE_EVENTS = (LEFT_EVENT, HISTORY_EVENT, METRICS_EVENT, TURNS_EVENT)
 COMPLETE_TURNS_EVENT, MEMORIES_EVENT = 1001, 1002
 """Ours: turns that are complete, while the call runs; and memories that were kept, changed or removed."""
 ORDERED_EVENTS = (COMPLETE_TURNS_EVENT, MEMORIES_EVENT)
-"""Those of one session or user arrive one after another."""
+"""Events of these types arrive one after another for each session or user."""
 EventTypes = Annotated[tuple[Literal[101, 102, 103, 111, 112, 1001, 1002], ...], Meta(min_length=1, max_length=7)]
 """The webhook events that a receiver subscribes to."""
 
@@ -240,11 +240,11 @@ PLACES = {
     "under `memory.extract`": context.ExtractConfig.__struct_encode_fields__,
     "under `memory.memories`": context.RecallConfig.__struct_encode_fields__,
 }
-"""Which fields there are where."""
+"""The fields of each place, for errors."""
 
 
 def parse_config(public: JsonObject) -> SessionConfig:
-    """The typed configuration, with defaults, of a stored one."""
+    """Return the typed configuration, with defaults, of a stored one."""
     return msgspec.convert(public, SessionConfig)
 
 
@@ -278,13 +278,13 @@ def validate_config(patch: JsonObject) -> SessionPatch:
 
 
 def check_size(config: JsonObject) -> None:
-    """Refuse what is too large before anything else is looked at. Raises `Refused`."""
+    """Refuse a configuration that is too large, before any other check. Raises `Refused`."""
     if len(msgspec.json.encode(config)) > MAX_CONFIG_BYTES:
         raise Refused("invalid_field", "A configuration may have at most 256 KiB.")
 
 
 def expand_shorthand(config: JsonObject) -> tuple[JsonObject, Any]:
-    """A copy with `system_messages` moved into `llm`, and the messages that it replaced there. Raises `Refused`."""
+    """Return a copy with `system_messages` moved into `llm`, and the messages replaced there. Raises `Refused`."""
     if "system_messages" not in config:
         return config, None
     if "llm" in config and config["llm"] is None:
@@ -298,7 +298,7 @@ def expand_shorthand(config: JsonObject) -> tuple[JsonObject, Any]:
 
 
 def split_secrets(config: JsonObject) -> SessionPatch:
-    """A checked configuration or patch with its secrets apart.
+    """Return a checked configuration or patch with its secrets apart.
 
     They come out before the configuration is journaled, since a journal cannot be changed and can be read back.
     A secret that a patch removes, alone or with its section, is None.
@@ -352,10 +352,10 @@ def warnings_about(config: JsonObject) -> tuple[str, ...]:
 
 
 def different_settings(config: JsonObject, patch: JsonObject) -> str:
-    """The names of the settings in which a configuration and another, given as a patch of none, differ."""
+    """Return the names of the settings that differ between a configuration and a patch of an empty one."""
 
     def dotted(config: JsonObject) -> dict[str, bytes]:
-        """Each setting by its name, `llm.model`, as JSON."""
+        """Return the settings as JSON, by dotted name such as `llm.model`."""
         settings: dict[str, bytes] = {}
         for name, value in config.items():
             if name in SECTIONS and isinstance(value, dict):
@@ -370,7 +370,7 @@ def different_settings(config: JsonObject, patch: JsonObject) -> str:
 
 
 def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:
-    """The configuration after a merge patch (RFC 7396). Raises `Refused` if that is too large."""
+    """Return the configuration after a merge patch (RFC 7396). Raises `Refused` if that is too large."""
     result = merge_patch(config, patch)
     if isinstance(patch.get("memory"), dict):
         result["memory"] = context.drop_stale_parameters(result["memory"], patch["memory"])

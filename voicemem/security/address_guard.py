@@ -144,7 +144,7 @@ def _can_bind(family: socket.AddressFamily, address: str) -> bool:
 def guarded_connector(
     *, allowed: Sequence[Network] = (), resolver: AbstractResolver | None = None, keepalive_s: float = 2.0
 ) -> aiohttp.TCPConnector:
-    """A connector that opens no socket to a blocked address, whatever name or literal led there.
+    """Return a connector that opens no socket to a blocked address, whatever name or literal led there.
 
     Needs a running loop. It does not limit connections: waiting for a free one would look like a slow receiver.
     """
@@ -166,7 +166,7 @@ def guarded_connector(
 def connectors(
     allowed: Sequence[Network], resolver: AbstractResolver | None, keepalive_s: float
 ) -> dict[bool, aiohttp.TCPConnector]:
-    """A connector for URLs that came through the API (True), and one for the operator's own."""
+    """Return a connector for URLs that came through the API (True), and one for the operator's own."""
     unguarded = aiohttp.TCPConnector(resolver=resolver, limit=0, keepalive_timeout=keepalive_s)
     return {True: guarded_connector(allowed=allowed, resolver=resolver, keepalive_s=keepalive_s), False: unguarded}
 
@@ -174,7 +174,7 @@ def connectors(
 def direct_session(
     connector: aiohttp.TCPConnector, timeout: aiohttp.ClientTimeout, **more: Any
 ) -> aiohttp.ClientSession:
-    """A session without cookies, and without a proxy, which would connect in our place and bypass the guard.
+    """Return a session without cookies, and without a proxy, which would connect in our place and bypass the guard.
 
     It sets `reused` on a request's trace context if the request uses a pooled connection.
     """

@@ -84,7 +84,7 @@ ALLOWED: tuple[Fact, ...] = ("user", "number")
 OFF = "off"
 
 
-def parse_identification(text: str) -> Identification:
+def parse_facts(text: str) -> Identification:
     """Return the facts in a text such as `user,number`; none for `off`. Raises `ValueError`."""
     facts = frozenset(one.strip() for one in text.split(",")) - {OFF}
     if not facts <= set(ALLOWED):
@@ -92,7 +92,7 @@ def parse_identification(text: str) -> Identification:
     return facts
 
 
-def parse_identify(settings: Iterable[str]) -> dict[tuple[str | None, str], Identification]:
+def parse_identify_rules(settings: Iterable[str]) -> dict[tuple[str | None, str], Identification]:
     """Parse the facts that identify callers, by project (None: all projects) and dialect. Raises `ValueError`."""
     identify: dict[tuple[str | None, str], Identification] = {}
     for one in settings:
@@ -101,7 +101,7 @@ def parse_identify(settings: Iterable[str]) -> dict[tuple[str | None, str], Iden
             raise ValueError(IDENTIFY_RULE)
         if match[2] not in DIALECTS and match[2] not in CALL_STARTS:
             raise ValueError(no_such_dialect(match[2]))
-        identify[match[1], match[2]] = parse_identification(match[3])
+        identify[match[1], match[2]] = parse_facts(match[3])
     return identify
 
 
@@ -110,7 +110,7 @@ def check_callers(settings: Settings) -> None:
     if settings.phone_region is not None and not is_region(settings.phone_region):
         raise CannotStart("The region of telephone numbers must be a country's two letters, such as US or DE.")
     try:
-        parse_identify(settings.identify)
+        parse_identify_rules(settings.identify)
     except ValueError as error:
         raise CannotStart(str(error)) from None
 
@@ -137,7 +137,7 @@ class Callers:
         """Return the allowed facts: those that the project has set with the secret of its webhooks, or the settings."""
         kept = await self.store.directory.find_inbound_secret(project, dialect)
         if kept is not None and kept.identify is not None:
-            return parse_identification(kept.identify)
+            return parse_facts(kept.identify)
         return self.identify.get((project, dialect), self.identify.get((None, dialect), Identification()))
 
     async def ids(self, project: str, number: str) -> list[str]:

@@ -20,7 +20,7 @@ from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.types import Name, SessionId, join_cursor, split_cursor
 from voicemem.runtime import Clock
-from voicemem.security.caller_ids import ALLOWED, OFF, Fact, Identification, parse_identification
+from voicemem.security.caller_ids import ALLOWED, OFF, Fact, Identification, parse_facts
 from voicemem.store.directory import Directory, InboundSecret
 
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
@@ -107,7 +107,7 @@ class HookSecrets:
     def shown(self, project: str, dialect: str, kept: InboundSecret | None) -> HookSecret:
         set_ms = None if kept is None else kept.set_ms
         until_ms = None if kept is None else self.old_until(kept)
-        facts = None if kept is None or kept.identify is None else parse_identification(kept.identify)
+        facts = None if kept is None or kept.identify is None else parse_facts(kept.identify)
         identify = None if facts is None else tuple(one for one in ALLOWED if one in facts)
         return HookSecret(dialect, set_ms, until_ms, (project, dialect) in self.settings, identify)
 

@@ -16,7 +16,7 @@ MAX_APPEND_ATTEMPTS = 100
 async def find_documents(
     read_models: ReadModelCache, project: str, user_id: str
 ) -> list[tuple[Stream, Document | None]]:
-    """The user's own stream with its document, and that of the other id of the same person, if there is one.
+    """Return the user's own stream with its document, and that of the other id of the same person, if there is one.
 
     The first is the one to read and to change: a user without a document shares the other id's.
     """
@@ -37,8 +37,8 @@ async def append_derived(
     `make` is pure; when it returns None nothing is journaled. The event may only come right after what it was derived
     from, so the append expects that position, and is tried again when another event came first.
 
-    Raises `Refused` (`unknown_session`, and what `make` raises), `SessionQuarantined`, `StoreUnavailable`, and for an
-    event that holds what a caller wants stored (`for_caller`) `QuotaExceeded`.
+    Raises `Refused` (`unknown_session`, and what `make` raises), `SessionQuarantined`, `StoreUnavailable`, and
+    `QuotaExceeded` for an event with a client's content (`for_caller`).
     """
     for _ in range(MAX_APPEND_ATTEMPTS):
         current = await read_models.store.journal.get_session(stream.project, stream.id)

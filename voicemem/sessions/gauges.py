@@ -23,8 +23,8 @@ STORE_S = 2.0
 class Gauges:
     """Sets the gauges of `metrics`.
 
-    `connections` returns the number of open connections by port, `unauthenticated` that of those among them whose
-    caller has not shown a key, `draining` whether the service is shutting down.
+    `connections` returns the number of open connections by port, `unauthenticated` the number of those whose client
+    has not sent a key, `draining` whether the service is shutting down.
     """
 
     metrics: Metrics

@@ -21,9 +21,9 @@ from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
 from voicemem.store.streams import Stream
 
 OVER = ("session_ended", "session_erased")
-"""The codes with which a webhook is done: sent again it would fare no better, and platforms give up where many fail."""
+"""Codes after which sending a webhook again would not help; platforms give up where many webhooks fail."""
 MAX_HOOK_BYTES, MAX_HOOK_VALUES = 8 * 1024 * 1024, 4 * MAX_VALUES
-"""More than other bodies may have: after a call of hours all words come at once, with times, more than once."""
+"""More than other bodies may have: after a call of hours, all its words come at once, with times and repetitions."""
 OTHER_CALL = "This URL is of another call: the webhooks that it has got name a different one."
 
 OTHER_PLATFORM = (
@@ -45,21 +45,21 @@ class HookTaken(Struct, frozen=True):
 
 
 class HookAddress(NamedTuple):
-    """The address of an inbound webhook: where it belongs, as far as its sender may say so."""
+    """The address of an inbound webhook: the project, session and user that it belongs to, as far as its URL says."""
 
     project: str
     session_id: str | None = None
     """The session, in place of what the webhook says."""
     user_id: str | None = None
-    """For a session that has none."""
+    """The user for a session that has none."""
     key_id: str | None = None
-    """The key that it came with, whose quotas hold."""
+    """The key that it came with, whose quotas apply."""
     binds: bool = False
-    """True if a token in the URL names the session: then all webhooks there are of one call of the vendor's."""
+    """True if a token in the URL names the session: then all webhooks to this URL are about one call."""
 
 
 class InboundWebhooks:
-    """Takes the webhooks of other stacks."""
+    """Receives the webhooks of other stacks."""
 
     def __init__(self, recorder: Recorder, sessions: Sessions, presence: Presence) -> None:
         self.recorder = recorder
@@ -76,7 +76,7 @@ class InboundWebhooks:
         return False
 
     def read(self, dialect: Dialect, raw: bytes) -> tuple[list[ReducedFrame], Caller | None]:
-        """Return a webhook's kept frames, and who calls; slow if long. Raises `Refused`, `InvalidFrame`."""
+        """Return a webhook's kept frames and its caller; slow for a long one. Raises `Refused`, `InvalidFrame`."""
         check_frame(raw, MAX_HOOK_BYTES, MAX_HOOK_VALUES)
         try:
             body = decode_json(raw)
@@ -99,7 +99,7 @@ class InboundWebhooks:
             if isinstance(arrival, RejectedEvent):
                 raise Refused(arrival.code, arrival.detail)
             if arrival is not None and arrival.event.id is None:
-                # Named for its body and its place, so that the same webhook is recognised, also one that was saved.
+                # The id is made of the body and the frame's place in it, so that a repeated webhook is recognised.
                 event = replace(arrival.event, id=f"~{digest}.{len(reduced)}")
                 arrival = ReducedFrame(event, ENCODER.encode(event), arrival.reduced)
             if arrival is not None:
@@ -140,16 +140,16 @@ class InboundWebhooks:
             if result.ended:
                 await self.presence.close_when_ended(lease)
 
-        # The end of a call that has ended, reported again, is no loss.
+        # A repeated report that a call has ended is no loss.
         is_lost = not stored and any(one.reduced is not None and one.reduced.end is None for one in reduced)
         return HookTaken(name, stored, over if over and (is_lost or over == "session_erased") else UNSET)
 
     async def producer_of(self, stream: Stream, dialect: Dialect, said: str | None, address: HookAddress) -> str:
-        """The producer of the webhooks of a call.
+        """Return the producer of a call's webhooks.
 
-        A session that a URL names belongs to the vendor's call whose webhook comes there first, so that a webhook of
-        another call, which was seen, cannot be sent to that URL again. One that the vendor's id names takes no webhooks
-        of another platform, of which a call may have the same id. Raises `Refused` (`forbidden`).
+        A session that a URL names belongs to the call whose webhook comes there first, so that no one who has seen
+        another call's webhook can send it to that URL. A session that the vendor's id names accepts no webhooks of
+        another platform, whose calls may have the same id. Raises `Refused` (`forbidden`).
         """
         suffix = f"{dialect.name}.hooks"
         if said is None or (address.session_id is not None and not address.binds):

@@ -28,7 +28,7 @@ LARGE_PAGE_BYTES = 1024 * 1024
 
 
 class EventHead(Struct, frozen=True):
-    """The fields of an event that say which kind it is, and what it is about."""
+    """The fields of an event that say its type and what it is about."""
 
     type: Any = None
     turn_id: Any = None
@@ -42,9 +42,10 @@ HEAD_DECODER = msgspec.json.Decoder(EventHead)
 async def events_at(
     journal: Journal, key: int, positions: Sequence[int]
 ) -> AsyncIterator[tuple[JournalRow, JournaledEvent]]:
-    """The events at these ascending positions of a journal, with their rows. Raises `DamagedEntry`, `StoreUnavailable`.
+    """Yield the events at these ascending positions of a journal, with their rows.
 
-    Those of one page are read together: in an archive, each read unpacks the whole of it.
+    The events of a page are read together, since each read of an archive decompresses all of it. Raises `DamagedEntry`,
+    `StoreUnavailable`.
     """
     begin = 0
     while begin < len(positions):
@@ -60,7 +61,7 @@ async def events_at(
 
 
 class TurnParts(NamedTuple):
-    """The parts of a turn by which its entries are known: number, items, calls of tools, and where they began."""
+    """The parts of a turn that identify its entries: number, items, tool calls, and the positions where these began."""
 
     number: int
     items: Collection[str] = ()
@@ -68,7 +69,7 @@ class TurnParts(NamedTuple):
     positions: Collection[int] = ()
 
     def has(self, row: JournalRow, head: EventHead) -> bool:
-        """Return whether an entry names the turn or a part of it; one that names nothing, if a part began there."""
+        """Return whether an entry names the turn or a part of it, or names nothing and is where a part began."""
         if head.turn_id is not None:
             return bool(head.turn_id == self.number)
         return head.item in self.items or head.call_id in self.calls or row.position in self.positions
@@ -85,7 +86,7 @@ def parts_of(state: State, number: int) -> TurnParts:
 
 
 class JournalFilter(NamedTuple):
-    """The entries to return: of these types, where `memory.*` means all with this prefix; of one turn."""
+    """Selects entries by type, where `memory.*` means all types with this prefix, and by turn."""
 
     types: tuple[str, ...] = ()
     turn: TurnParts | None = None
@@ -112,7 +113,7 @@ def matches(type: Any, name: str) -> bool:
 async def read_page(
     journal: Journal, key: int, after: int, limit: int, reader: Reader, held: int = 0
 ) -> list[JournalRow]:
-    """Read a page of rows, which the reader holds from then on if it is large, beside what is `held`."""
+    """Read a page of rows; if it is large, the reader holds its bytes, besides those already `held`."""
 
     async def read() -> tuple[list[JournalRow], int]:
         rows = await journal.read_rows(key, after, limit)
@@ -125,7 +126,10 @@ async def read_page(
 async def pages_after(
     journal: Journal, key: int, after: int, journal_filter: JournalFilter, limit: int, reader: Reader
 ) -> AsyncIterator[list[JournalRow]]:
-    """The wanted entries above a position, at most `limit`, by pages. Raises `StoreUnavailable`, `DamagedEntry`."""
+    """Yield pages of the selected entries above a position, at most `limit` entries in all.
+
+    Raises `StoreUnavailable`, `DamagedEntry`.
+    """
     left = limit
     while left:
         rows = await read_page(journal, key, after, PAGE if journal_filter != EVERYTHING else min(PAGE, left), reader)
@@ -139,7 +143,7 @@ async def pages_after(
 async def pages_before(
     journal: Journal, key: int, bounds: tuple[int, int], journal_filter: JournalFilter, limit: int, reader: Reader
 ) -> AsyncIterator[list[JournalRow]]:
-    """The wanted entries between two positions, the newest first, at most `limit`, by pages.
+    """Yield pages of the selected entries between two positions, the newest first, at most `limit` entries in all.
 
     `before` must not lie beyond the end of the journal by more than one. A page of large entries comes short: its
     rest is then read first, so that one page is in memory at a time.
@@ -168,9 +172,9 @@ EVERYTHING = JournalFilter()
 async def native_rows(
     read_models: ReadModelCache, stream: Stream, after: int, reader: Reader
 ) -> AsyncGenerator[list[JournalRow], None]:
-    """The rows above a position, some at a time, in which events replace frames, at the positions of these.
+    """Yield the rows above a position, some at a time, with each frame replaced by the events that it means.
 
-    What a frame means depends on all before it, so the whole journal is folded again, and held. Raises
+    The meaning of a frame depends on all before it, so the whole journal is folded again, and held. Raises
     `SessionQuarantined`, `StoreUnavailable`.
     """
     state, position, folded = State(), 0, 0
@@ -186,7 +190,7 @@ async def native_rows(
 
 
 def translated(state: State, rows: list[JournalRow], after: int) -> tuple[list[JournalRow], list[JournalRow]]:
-    """Fold rows; return what those above a position mean, until it is large, and the rows that are left."""
+    """Fold rows; return the events of those above a position, until these are large, and the rows not folded yet."""
     native: list[JournalRow] = []
     size = 0
     for place, row in enumerate(rows):

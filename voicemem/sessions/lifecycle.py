@@ -1,7 +1,7 @@
 """The life cycle of sessions: they are created, listed, changed, ended and erased here.
 
-Presence tells the store who is connected to this node, and closes the sessions that are over. Who is connected
-anywhere, and who is expected back, is in the store, which decides what that means for a session.
+Presence tells the store which producers are connected to this node, and closes the sessions that are over. The store
+knows the producers that are connected to any node or expected back, and decides what that means for a session.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ LOG = logging.getLogger("voicemem")
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", CLOSED})
-"""Reasons of a close that are the service's own words. Any other is a caller's text, which is not logged."""
+"""Reasons of a close that are the service's own words. Any other is a client's text, which is not logged."""
 SIGNATURE_BYTES = 16
 DIFFERENT = "The session already exists, with a different configuration; what differs"
 SWEEP_BATCH = 200
 LEFT_MS = 5_000
-"""How long the connection of another stack may be gone before its session is closed: nothing else says that it ends."""
+"""How long another stack's connection may be gone before its session is closed: nothing else ends the call."""
 DISCONNECTIONS_AT_ONCE, DISCONNECTIONS_PAUSE_S = 50, 0.01
-"""Departures that are written in one commit, and how long fewer wait for company while others are written: of a
-thousand lost connections a few come in each round of the event loop, and acks would wait for hundreds of commits."""
+"""Disconnections that are written in one commit, and how long fewer wait for more: of a thousand lost connections a few
+are noticed in each iteration of the event loop, and acks would wait for hundreds of commits."""
 CLOSES_AT_ONCE = 8
-"""Closes of ended sessions that the store is asked for at a time: each takes longer than the append of an event, and
-the acks of other calls would wait for all of them where hundreds end together."""
+"""Ended sessions that are closed at a time: a close takes longer than an append, and when hundreds of calls end
+together, the acks of the others would wait for all of them."""
 SWEEP_S = 0.2
 
 
@@ -68,7 +68,7 @@ class Sessions:
         rules: Rules | None = None,
         callers: Callers | None = None,
     ) -> None:
-        """`rules` say what is redacted in journals that are restored; without `callers` no frame names a user."""
+        """`rules` say what is redacted in restored journals; without `callers`, frames identify no user."""
         self.rules = rules
         self.store = store
         self.callers = callers or Callers(store, runtime.clock)
@@ -79,9 +79,9 @@ class Sessions:
         self.webhooks_due = asyncio.Event()
         """Set at every start and close, when there may be webhook events to send."""
         self.user_listeners: builtins.list[Callable[[Stream], Awaitable[None]]] = []
-        """Called with each session that was given a user; the change is answered when they are done."""
+        """Called with each session that was given a user; the change is answered once they are done."""
         self.close_collectors: builtins.list[dict[int, Stream]] = []
-        """Each gets every session that was closed, by key; its owner takes them out when it has time."""
+        """Each gets every closed session, by key; its owner takes them out when it has time."""
         self.change_listeners: builtins.list[Callable[[Stream], None]] = []
         """Called with each session that was restored, or whose configuration was changed; they must be fast."""
         self.list_listeners: builtins.list[Callable[[Stream], None]] = []
@@ -90,7 +90,7 @@ class Sessions:
     # Reading
 
     async def list(self, session_filter: SessionFilter, cursor: str | None) -> tuple[list[Stream], str | None]:
-        """A page of sessions, the newest first, and the cursor of the next. Raises `Refused` (`invalid_cursor`)."""
+        """Return a page of sessions, newest first, and the next page's cursor. Raises `Refused` (`invalid_cursor`)."""
         after = None if cursor is None else self.parse_cursor(session_filter.project, cursor)
         page, has_more = await self.store.journal.list_page(msgspec.structs.replace(session_filter, after=after))
         last = (page[-1].started_ms, page[-1].key) if has_more else None
@@ -99,7 +99,7 @@ class Sessions:
     async def list_overviews(
         self, session_filter: SessionFilter, cursor: str | None
     ) -> tuple[builtins.list[SessionOverview], str | None]:
-        """A page of slim rows; it is shorter than asked for where many sessions had to be looked at."""
+        """Return a page of slim rows; it is shorter than requested if too many sessions had to be checked."""
         place = None if cursor is None else self.parse_cursor(session_filter.project, cursor)
         page, after = await self.store.overviews.list_overviews(msgspec.structs.replace(session_filter, after=place))
         return page, None if after is None else self.format_cursor(session_filter.project, after)
@@ -115,7 +115,7 @@ class Sessions:
         return msgspec.json.decode(body, type=tuple[int, int])
 
     def sign_cursor(self, project: str, body: bytes) -> bytes:
-        """The signature of a cursor, which is valid for one project and one incarnation of the store."""
+        """Return the signature of a cursor, which is valid for one project and one incarnation of the store."""
         scope = f"{self.store.directory.incarnation}\0{project}\0".encode()
         return hmac.digest(self.store.directory.cursor_secret, scope + body, "sha256")[:SIGNATURE_BYTES]
 
@@ -132,7 +132,7 @@ class Sessions:
         """Create a session, or return the existing one if its configuration is the same; and whether it is new.
 
         Raises `Refused` (`invalid_field`, `session_erased`, and `session_exists` if its configuration is different, or
-        if it `takes_name` and a running session has it).
+        if it `takes_name` and a running session has that name).
         """
         session_patch = validate_config(config)
         self.check_settings(session_patch)
@@ -151,7 +151,10 @@ class Sessions:
     async def find_or_create(
         self, project: str, session_id: str, user_id: str | None, key_id: str | None = None
     ) -> Stream:
-        """A session, given this user if it had none, or new. Raises `Refused` (`session_erased`, `quota_exceeded`)."""
+        """Return a session or a new one; set its user if it has none.
+
+        Raises `Refused` (`session_erased`, `quota_exceeded`).
+        """
         stream = await self.store.journal.find_session(project, session_id)
         if stream is not None:
             return stream if user_id is None else await self.set_first_user(stream, user_id)
@@ -209,17 +212,17 @@ class Sessions:
         return changed
 
     async def set_first_user(self, stream: Stream, user_id: str) -> Stream:
-        """Set the user of a session that has none; a session that takes no change stays as it is."""
+        """Set the user of a session that has none; a session that cannot be changed stays as it is."""
         if stream.config.get("user_id") is not None:
             return stream
         try:
             return await self.change(stream, {"user_id": user_id}, is_first_user=True)
-        except Refused as refused:  # what is said on the call counts more than who says it
+        except Refused as refused:  # recording the call matters more than naming its user
             LOG.warning("A session's user was not set: %s", refused.detail, extra={"project": stream.project})
             return stream
 
     async def identify(self, lease: ProducerLease) -> None:
-        """Name the user of a session by what the frames of its sender have said of the caller."""
+        """Set the user of a session from what its sender's frames have said about the caller."""
         caller = lease.sender.caller
         user = None if caller is None else await self.callers.user_of(lease.project, lease.sender.dialect, caller)
         stream = None if user is None else await self.store.journal.find_session(lease.project, lease.session_id)
@@ -245,7 +248,7 @@ class Sessions:
     async def close(
         self, key: int, ending: SessionEnding | None, now_ms: int, if_silent: bool = False
     ) -> Stream | None:
-        """Close a session; None if there is nothing to close. Without an `ending` it is closed only if it is due."""
+        """Close a session and return it; None if there was nothing to close. Without an `ending` it has to be due."""
         closed = await self.store.journal.close_session(key, ending, self.new_id(), now_ms, if_silent=if_silent)
         if closed is None:
             return None
@@ -274,7 +277,7 @@ Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY
 
 
 def session_filter(project: str, query: Any, **more: Any) -> SessionFilter:
-    """The sessions of a project for which the conditions of a query hold, whose `label` is a `Label`."""
+    """Return the filter for a project's sessions by the conditions of a query, whose `label` is a `Label`."""
     conditions = fields_of(SessionFilter, query) | {"project": project} | more
     if conditions.get("label") is not None:
         conditions["label"] = tuple(re.split("[:=]", conditions["label"], maxsplit=1))
@@ -284,8 +287,8 @@ def session_filter(project: str, query: Any, **more: Any) -> SessionFilter:
 class SessionInfo(Struct, frozen=True, omit_defaults=True):
     """A session; times are Unix ms, secrets are left out of `config`.
 
-    `warnings` are sentences about settings that have no effect. `set_aside` is there only when a session was asked for
-    by its id, and its memory cannot be made. JSON has neither of the two where there is nothing to say.
+    `warnings` are sentences about settings that have no effect. `set_aside` says why the memory cannot be made, in an
+    answer about one session. JSON leaves out both where there is nothing to say.
     """
 
     session_id: SessionId
@@ -313,14 +316,14 @@ class Disconnection(NamedTuple):
 
 
 class Presence:
-    """The connections of this node, as the store is to know them; and the sweep that closes what is over.
+    """Tells the store about the connections of this node, and closes the sessions that are over.
 
     The last words of a call must not be lost (docs/ingest.md, "End a session"): a session whose end was committed stays
     open until every producer that is connected or expected back has ended as well, or its grace is over.
     """
 
     def __init__(self, sessions: Sessions, draining: asyncio.Event | None = None) -> None:
-        """`draining` is set when the node is about to stop, which gives back all that it holds in one step."""
+        """`draining` is set when the node is about to stop: then everything that it holds is released in one step."""
         self.sessions = sessions
         self.draining = draining or asyncio.Event()
         self.connected: dict[tuple[str, str], Counter[str]] = {}
@@ -332,7 +335,7 @@ class Presence:
         self.pause_s = DISCONNECTIONS_PAUSE_S
         self.closing = asyncio.Semaphore(CLOSES_AT_ONCE)
         self.answered = asyncio.Event()
-        """Set while no commit is being answered, for which closes wait; the services put that of the commits here."""
+        """Set while no commit is being answered, which closes wait for; the services put the commits' event here."""
         self.answered.set()
         self.left: dict[int, int] = {}
         """Sessions that another stack's connection has left, and when (Unix ms), by key."""
@@ -341,12 +344,11 @@ class Presence:
         self.connected.setdefault((lease.project, lease.session_id), Counter())[lease.producer] += 1
 
     async def disconnect(self, lease: ProducerLease, lost: bool = False) -> None:
-        """Count a connection out: with its last one the session falls silent, or closes if its end was committed.
+        """Note that a connection has ended: without another one, its session closes if its end was committed.
 
-        `lost` says that the connection broke, so that its producer is expected back; of a node that stops it is part of
-        what that gives back (`Nodes.retire_node`). While others are written, this one is written with them, and not
-        waited for: hundreds of connections would stay in memory for it. Raises `StoreUnavailable`; the next sweep
-        repeats it.
+        `lost` says that the connection broke, so that its producer is expected back; a stopping node leaves this to
+        `Nodes.retire_node`. While other disconnections are written, this one is written with them, and not waited for,
+        which would keep hundreds of connections in memory. Raises `StoreUnavailable`; the next sweep repeats it.
         """
         producers = self.connected[lease.project, lease.session_id]
         producers[lease.producer] -= 1
@@ -362,7 +364,7 @@ class Presence:
             await self.record_disconnections()
 
     async def record_disconnections(self) -> None:
-        """Note who is gone, some at a time: events wait too. Raises `StoreUnavailable`; the next sweep repeats it."""
+        """Write disconnections, some at a time: events wait too. Raises `StoreUnavailable`; a sweep repeats it."""
         async with self.recording:
             while self.unrecorded:
                 count = min(DISCONNECTIONS_AT_ONCE, len(self.unrecorded))
@@ -386,7 +388,7 @@ class Presence:
         await asyncio.gather(*(self.close_when_ended(lease) for lease, *_ in disconnections if lease.key in ended))
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
-        """Close a session if its end was committed, and no one's last words are awaited. Raises `StoreUnavailable`."""
+        """Close a session if its end was committed, and no producer is awaited. Raises `StoreUnavailable`."""
         sessions = self.sessions
         async with self.closing:
             await self.answered.wait()

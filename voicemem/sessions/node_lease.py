@@ -1,4 +1,4 @@
-"""This process among the nodes of its store: its lease, and what happens on the other nodes."""
+"""This process as a node of its store: its lease, and what it learns from other nodes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ LEASE_MS = 10_000
 """How long a node counts as alive after it was last heard of."""
 HEARTBEAT_S, LOOK_S = 1.0, 0.1
 HEARD_MS = 4_000
-"""A node that was not heard of for so long has no callers, as far as limits are concerned, though its lease still runs:
-others give what it gave a second later at most."""
+"""A node that was not heard of for this long counts as having no clients, though its lease still runs: the others take
+over its part of the rate limits within a second."""
 KEPT_MEASUREMENTS = 8
-"""The number of kept measurements of a clock's offset: the one that was answered soonest counts."""
+"""How many measurements of a clock's offset are kept: the one with the shortest round trip counts."""
 TAILS_INTERVAL_S = 0.04
-"""Between the starts of two looks at the journals that are followed, for up to `KEYS_PER_LOOK` of them; it is half of
-that for few, whose look costs next to nothing, and longer for more."""
+"""The time between the starts of two polls of the followed journals, for up to `KEYS_PER_LOOK` of them: half of it for
+few, whose poll costs next to nothing, and longer for more."""
 FEW_KEYS, KEYS_PER_LOOK = 100, 1_000
 LEASES_INTERVAL_S = 1.0
-"""The time between two checks of which producers were opened elsewhere: their next event would show it too."""
+"""The time between two checks for producers that were opened elsewhere: their next event would show it too."""
 HeldLease = tuple[int, str, int]
 """Session key, producer and epoch."""
 
 
 class Measurement(NamedTuple):
-    """A measurement of how far another clock was ahead half an answer ago; smaller ones are better."""
+    """A measurement of how far another clock is ahead; the smaller, that is, the faster, the better."""
 
     round_trip_ms: int
     offset_ms: int
 
 
 class NodeClock:
-    """A clock in Unix ms that is corrected by another, which all nodes have."""
+    """A clock in Unix ms that is corrected by the store's, which all nodes share."""
 
     def __init__(self, clock: Clock) -> None:
         self.own = clock
@@ -56,11 +56,11 @@ class NodeClock:
         return self.own() + self.offset_ms
 
     async def correct(self, store: Store) -> None:
-        """Measure how far the clock of the store is ahead, half a request ago. Raises `StoreUnavailable`."""
+        """Measure how far the store's clock is ahead, half a round trip ago. Raises `StoreUnavailable`."""
         sent_ms = self.own()
         there = await store.read_clock()
         answered = self.own()
-        if there is None or answered < sent_ms:  # the own clock was set in between
+        if there is None or answered < sent_ms:  # this process's clock was set in between
             return
         newest = trip_ms, offset_ms = Measurement(answered - sent_ms, there - (sent_ms + answered) // 2)
         if any(abs(offset_ms - one.offset_ms) > trip_ms + one.round_trip_ms + 1 for one in self.measured):
@@ -70,7 +70,7 @@ class NodeClock:
 
 
 class NodeLease(NodeIdentity):
-    """The node that this process is from `start` to `stop`; it keeps a `node_clock` right."""
+    """The lease of this process as a node, from `start` to `stop`; it also corrects the `node_clock`."""
 
     def __init__(self, store: Store, runtime: Runtime, node_clock: NodeClock | None = None) -> None:
         super().__init__()
@@ -82,16 +82,16 @@ class NodeLease(NodeIdentity):
         self.fenced_listeners: list[Callable[[], None]] = []
         """Called after others have retired this node, when it has begun again under another token."""
         self.displaced_listeners: list[Callable[[], None]] = []
-        """Called when what was read of the store before may not hold any more."""
+        """Called when earlier reads of the store may not hold any more."""
         self.count_listeners: list[Callable[[int], None]] = []
-        """Called with the number of nodes that have callers, this one included, once a second."""
+        """Called once a second with the number of nodes that have clients, this one included."""
 
     def shown_token(self) -> str:
-        """The token where a store may have several nodes; empty where it has only this one, so that no one asks."""
+        """Return the token if the store may have several nodes; else "", since it would say nothing."""
         return "" if self.store.is_exclusive else self.token
 
     async def start(self, address: str = "") -> None:
-        """Register a new node, which has no callers if it has no address. Raises `StoreUnavailable`."""
+        """Register a new node; without an address it has no clients. Raises `StoreUnavailable`."""
         await self.register(address)
         await self.count_nodes()
 
@@ -112,24 +112,24 @@ class NodeLease(NodeIdentity):
         self.token = token
 
     async def count_nodes(self) -> None:
-        """Return how many nodes have callers. Raises `StoreUnavailable`."""
+        """Tell the listeners how many nodes have clients. Raises `StoreUnavailable`."""
         if self.count_listeners and not self.store.is_exclusive:
             since = self.clock() - HEARD_MS
             nodes = await self.store.nodes.list_nodes()
-            # Libraries, which listen nowhere, have no callers.
+            # Libraries, which listen nowhere, have no clients.
             count = sum(bool(node.address) and node.expires_ms - LEASE_MS > since for node in nodes)
             for listener in self.count_listeners:
                 listener(max(count, 1))
 
     async def stop(self) -> None:
-        """Give back all that this node holds. If the store is away, another node does that later."""
+        """Release everything that this node holds. If the store is away, another node does it later."""
         token, self.token = self.token, ""
         if token:
             with suppress(StoreUnavailable):
                 await self.store.nodes.retire_node(token, self.clock())
 
     async def beat(self) -> None:
-        """Prolong the own lease, and free what nodes hold that are gone. Raises `StoreUnavailable`."""
+        """Renew the lease, and free everything that dead nodes hold. Raises `StoreUnavailable`."""
         if self.store.nodes.is_displaced:
             await self.store.nodes.settle(self.clock())
             for listener in self.displaced_listeners:
@@ -150,7 +150,7 @@ class NodeLease(NodeIdentity):
 
 
 async def beat_forever(node: NodeLease) -> None:
-    """Background task: stay alive, and notice who does not."""
+    """Background task: renew this node's lease, and free what dead nodes hold."""
     while True:
         with suppress(StoreUnavailable):
             await node.beat()
@@ -163,9 +163,9 @@ async def beat_forever(node: NodeLease) -> None:
 
 @asynccontextmanager
 async def registered(node: NodeLease) -> AsyncIterator[None]:
-    """Be a node without callers until the end of the block, where a store may have several. Raises `StoreUnavailable`.
+    """Be a node without clients until the end of the block, if the store may have several. Raises `StoreUnavailable`.
 
-    A file has one process, and the next one that opens it takes back what this one held.
+    A file has one process, and the next one that opens it frees what this one held.
     """
     if node.store.is_exclusive:
         yield
@@ -182,18 +182,18 @@ async def registered(node: NodeLease) -> AsyncIterator[None]:
 
 
 class Watcher:
-    """Looks for what has changed on other nodes, and reports it here."""
+    """Looks for changes by other nodes, and reports them on this one."""
 
     def __init__(self, store: Store, tails: TailHub) -> None:
         self.store = store
         self.tails = tails
         self.positions: dict[int, int] = {}
-        """Ends of the journals that are followed, at the last look."""
+        """The ends of followed journals at the last poll."""
 
     async def poll_journals(self) -> int:
-        """Wake the tails of journals that have grown, or are gone; returns how many are followed.
+        """Wake the tails of journals that have grown, or are gone; return how many are followed.
 
-        Tails rely on it (`Tail.poll`): after a look that failed all of them are woken. Raises `StoreUnavailable`.
+        Tails rely on it (`Tail.poll`): after a poll that failed, all of them are woken. Raises `StoreUnavailable`.
         """
         keys = sorted({key for tail in self.tails.open_tails for key in tail.followed})
         before, self.positions = self.positions, {}
@@ -218,7 +218,7 @@ def interval_s(followed: int) -> float:
 
 
 async def watch_journals_forever(watcher: Watcher) -> None:
-    """Background task: wake tails of what was journaled on other nodes."""
+    """Background task: wake the tails of journals that have grown on other nodes."""
     while True:
         began, followed = time.monotonic(), 0
         with suppress(StoreUnavailable):

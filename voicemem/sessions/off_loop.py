@@ -12,11 +12,11 @@ from voicemem.runtime import FairQueue
 
 T = TypeVar("T")
 BUDGET_S = 5.0
-"""CPU seconds of one piece of work, beside those for its size."""
+"""CPU seconds of one piece of work, besides those for its size."""
 BUDGET_S_PER_BYTE = 0.2 / 1024**2
-"""CPU seconds for each byte of the journal that work is on: several times as long as all that is made of it takes."""
+"""CPU seconds for each byte of the journal that is worked on: several times what everything made of it takes."""
 THREADS, BACKGROUND_THREADS = 2, 1
-"""How many pieces of work run at a time: those that a caller waits for, and others, such as those of exports."""
+"""How many pieces of work run at a time: those that a client waits for, and others, such as exports."""
 SLICE_S = 0.05
 """CPU seconds after which a piece of work gives its slot to another project that waits, and continues behind it."""
 PIECE_BYTES = 64 * 1024
@@ -24,7 +24,7 @@ PIECE_BYTES = 64 * 1024
 MAX_LOOK_S = 0.05
 """How often the CPU time of a piece of work is looked at, at least."""
 LOST_AFTER = 1.1
-"""Budgets after which work that does not check its own is left behind on its thread."""
+"""Work that never checks its budget is abandoned on its thread after this many budgets."""
 HAS_THREAD_CLOCKS = hasattr(time, "pthread_getcpuclockid")
 CURRENT = threading.local()
 """Its `work` is the piece of work that this thread does."""
@@ -37,7 +37,7 @@ class BudgetExhausted(Exception):
 def check_budget() -> None:
     """Raise `BudgetExhausted` on a thread whose work has used up its CPU time; long work calls this now and then.
 
-    After each slice of it the thread waits while it is the turn of others.
+    After each slice, the thread waits while it is the others' turn.
     """
     work: Work[Any] | None = getattr(CURRENT, "work", None)
     if work is None:
@@ -54,8 +54,8 @@ def check_budget() -> None:
 class OffLoop:
     """Runs work off the event loop: each piece on a thread of its own, a few at a time, projects in turn.
 
-    `budget_s` is in seconds of the thread's own CPU time, so that a busy machine does not matter; a piece of work has
-    that, and more in proportion to the bytes that it is on.
+    `budget_s` is in seconds of the thread's own CPU time, so that a busy machine does not matter; a piece of work may
+    use that, and more in proportion to its bytes.
     """
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
@@ -64,10 +64,10 @@ class OffLoop:
         self.background_queue = FairQueue(BACKGROUND_THREADS)
 
     async def run(self, work: Callable[[], T], background: bool = False, owner: str | None = None, size: int = 0) -> T:
-        """The result of some work of a project, on `size` bytes. Raises what it raises, and `BudgetExhausted`.
+        """Return the result of a project's work on `size` bytes. Raises what it raises, and `BudgetExhausted`.
 
-        Work that is cancelled stops at its next check of the budget: what it changes must not be used then. Work that
-        checks nothing is left behind, and its place is free for others.
+        Cancelled work stops at its next check of the budget; do not use what it has changed. Work that never checks is
+        abandoned, and its slot is free for others.
         """
         queue = self.background_queue if background else self.queue
         await queue.enter(owner)
@@ -97,7 +97,7 @@ class OffLoop:
 
 
 def next_piece(parts: Iterator[bytes], least: int = PIECE_BYTES) -> bytes:
-    """The next parts of a text, of so many bytes or a little more; nothing at its end."""
+    """Return the next parts of a text, joined: `least` bytes or a little more; nothing at its end."""
     joined, size = [], 0
     for part in parts:
         check_budget()
@@ -137,7 +137,7 @@ class Work(Generic[T]):
         self.is_unwanted = False
 
     def cpu_s(self) -> float:
-        """The CPU time that it has used, in seconds; the time that has passed where threads have no clocks (macOS)."""
+        """Return the CPU seconds that it has used; the time that has passed where threads have no clocks (macOS)."""
         if not HAS_THREAD_CLOCKS:
             return time.monotonic() - self.started_s
         with suppress(OSError):  # it has just ended

@@ -18,7 +18,7 @@ LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
 SESSIONS_PER_ROUND = 50
 LEASE_MS = 60_000
-"""How long a node has what it claims. Work that takes longer may be done twice, which does no harm."""
+"""How long a claim lasts. Work that takes longer may be done twice, which does no harm."""
 IDLE_PAUSE_S = 0.5
 MIN_PAUSE_S = 0.01
 MAX_PAUSE_S = 5.0
@@ -32,8 +32,8 @@ PAUSE_FACTOR = 2
 class RetentionWorker:
     """Erases and compacts. `clock` returns Unix ms.
 
-    `keep_memories` is called with the key of a session and the time before it is erased since its `ttl_seconds` are
-    over: it moves what is to be kept, and returns how much that was.
+    `keep_memories` is called with the key of a session and the time before it is erased at the end of its
+    `ttl_seconds`: it moves the memories to keep, and returns their number.
     """
 
     store: Store
@@ -43,7 +43,7 @@ class RetentionWorker:
     keep_memories: Callable[[int, int], Awaitable[int]] | None = None
 
     async def expire(self) -> int:
-        """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""
+        """Erase sessions whose `ttl_seconds` are over; return how many. Raises `StoreUnavailable`."""
         now = self.clock()
         keys = await self.store.retention.claim_expired(self.node.token, now, LEASE_MS, SESSIONS_PER_ROUND)
         count = kept = 0
@@ -57,7 +57,7 @@ class RetentionWorker:
         return count
 
     async def purge_erased(self) -> int:
-        """Purge erased sessions, then their traces in the file; returns how many. Raises `StoreUnavailable`."""
+        """Purge erased sessions, then their traces in the file; return how many. Raises `StoreUnavailable`."""
         time, claim = asyncio.get_running_loop().time, self.store.retention.claim_erased
         count, latest = 0, time() + MAX_TABLES_S
         while time() < latest and (keys := await claim(self.node.token, self.clock(), LEASE_MS, SESSIONS_PER_ROUND)):
@@ -74,7 +74,7 @@ class RetentionWorker:
         return count
 
     async def erase_all(self) -> None:
-        """Erase what has expired, and delete the content of what is erased, until nothing is left."""
+        """Erase expired sessions, and delete the content of erased ones, until none is left."""
         while await self.expire() + await self.purge_erased():
             pass
 
@@ -83,7 +83,7 @@ class RetentionWorker:
             pass
 
     async def compact(self) -> int:
-        """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
+        """Compact the journals of ended sessions; return how many. Raises `StoreUnavailable`."""
         count, now = 0, self.clock()
         for key in await self.store.compaction.claim_compactable(self.node.token, now, LEASE_MS, SESSIONS_PER_ROUND):
             steps = 0
@@ -96,7 +96,7 @@ class RetentionWorker:
 
 
 async def run_paced(step: Awaitable[T]) -> T:
-    """The result of a step, after a pause in proportion to the time that it took."""
+    """Run a step, pause in proportion to its time, and return its result."""
     time = asyncio.get_running_loop().time
     begun = time()
     answer = await step
@@ -113,7 +113,7 @@ async def erase_user(
 ) -> int:
     """Erase a user's document, link, and all sessions with this `user_id`, and no other, in their configuration.
 
-    Returns the number of these sessions, once nothing of them can be read any more. Raises `StoreUnavailable`.
+    Return the number of these sessions, once nothing of them can be read any more. Raises `StoreUnavailable`.
     """
 
     async def erase(key: int) -> None:

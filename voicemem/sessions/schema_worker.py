@@ -1,6 +1,6 @@
 """The process in which JSON Schemas are compiled, and documents checked against them.
 
-What takes too long there, or too much memory, is ended by the kernel, and the next check starts the process again.
+A check that takes too long, or too much memory, is ended by the kernel; the next one starts the process again.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class SchemaWorker:
 
 
 def start_process() -> Popen[bytes]:
-    """The process, ready for the first check. Raises `StoreUnavailable`."""
+    """Start the process; return it once it is ready for the first check. Raises `StoreUnavailable`."""
     # Not from the working directory: a file there may have the name of a module.
     command, paths = (sys.executable, "-P", "-m", __name__), os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     try:

@@ -29,7 +29,7 @@ class Telemetry(NamedTuple):
 
 
 def chosen_exporter(env: Mapping[str, str]) -> str | None:
-    """The exporter that the environment names, `otlp` or `console`; None for no traces. Raises `CannotStart`."""
+    """Return the exporter that the environment names, `otlp` or `console`; None for no traces. Raises `CannotStart`."""
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     named = env.get("OTEL_TRACES_EXPORTER", "").strip().lower()
@@ -47,7 +47,7 @@ def chosen_exporter(env: Mapping[str, str]) -> str | None:
 
 
 def make_tracer(env: Mapping[str, str]) -> Tracer:
-    """The tracer that the environment asks for. Raises `CannotStart` when the extra is missing."""
+    """Return the tracer that the environment asks for. Raises `CannotStart` when the extra is missing."""
     exporter = chosen_exporter(env)
     if exporter is None:
         return Tracer()

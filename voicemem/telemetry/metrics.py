@@ -55,9 +55,9 @@ class RequestMetrics(Collector):
         self.counts: Counts[tuple[str, str, int]] = Counts()
         """By method, route and status."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        """All together, by route."""
+        """The sum, by route."""
         self.in_buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(REQUEST_BUCKETS) + 1))
-        """The number of requests that took so long, by route; the last one is for more than the largest bucket."""
+        """The number of requests in each bucket, by route; the last one is for more than the largest bucket."""
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered; `route` is the path with placeholders."""
@@ -79,7 +79,7 @@ class RequestMetrics(Collector):
 
 
 class Declared(NamedTuple):
-    """The declaration of a metric, which has the name of its attribute and the values of its labels that are known."""
+    """The declaration of a metric, which is named for its attribute, and the known values of its labels."""
 
     kind: type[Counter | Gauge | Histogram]
     text: str
@@ -88,7 +88,7 @@ class Declared(NamedTuple):
 
 
 def counter(text: str, **labels: Sequence[str]) -> Counter:
-    """A counter with the values of its labels, where they are known: these series are there from the start."""
+    """Declare a counter with the known values of its labels: these series exist from the start."""
     return cast(Counter, Declared(Counter, text, labels))
 
 
@@ -193,7 +193,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def describe(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
-        """The name, labels and type of each of the service's own metrics, as Prometheus shows them."""
+        """Yield the name, labels and type of each of the service's own metrics, as Prometheus shows them."""
         for metric in vars(self).values():
             if isinstance(metric, Counter | Gauge | Histogram):
                 (family,) = metric.describe()
@@ -218,7 +218,7 @@ class Span:
 
 
 class Tracer:
-    """Makes spans; here such that are not recorded: without OpenTelemetry each use of it is an empty function.
+    """Makes spans; here unrecorded ones: without OpenTelemetry, each use of it is an empty function.
 
     Names and attributes of spans contain no id, text, key, or URL with a path. An origin is where a trace comes from:
     what `origin` returns for a `traceparent` header, or `current` for the span around the caller.
@@ -238,23 +238,23 @@ class Tracer:
         return self.no_span
 
     def request_span(self, method: str, route: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
-        """The span of a request to the service; `route` is the path with placeholders."""
+        """Return the span of a request to the service; `route` is the path with placeholders."""
         return self.no_span
 
     def origin(self, headers: Mapping[str, str]) -> object:
-        """The origin that a request's headers name; None when they name none."""
+        """Return the origin that a request's headers name; None when they name none."""
         return None
 
     def current(self) -> object:
-        """The span around the caller, as an origin; None when there is none."""
+        """Return the span around the caller, as an origin; None when there is none."""
         return None
 
     def ids(self) -> dict[str, str]:
-        """The `trace_id` and `span_id` of the span around the caller, for logs; empty when there is none."""
+        """Return the `trace_id` and `span_id` of the span around the caller, for logs; empty when there is none."""
         return {}
 
     def headers(self) -> dict[str, str]:
-        """The headers with which an outgoing request continues the trace."""
+        """Return the headers with which an outgoing request continues the trace."""
         return {}
 
     def close(self) -> None:

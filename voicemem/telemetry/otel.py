@@ -35,7 +35,7 @@ def make_provider(exporter: str) -> TracerProvider:
 
 
 class OtelSpan(Span):
-    """A `Span` around one of OpenTelemetry."""
+    """A `Span` around an OpenTelemetry span."""
 
     def __init__(self, span: trace.Span) -> None:
         self.span = span
@@ -49,7 +49,7 @@ class OtelSpan(Span):
 
 
 def placement(origins: Sequence[object]) -> dict[str, Any]:
-    """The context and links of a span: a child of the first origin, linked to each of the others once."""
+    """Return the context and links of a span: a child of the first origin, linked to each of the others once."""
     contexts = [origin for origin in origins if isinstance(origin, Context)]
     others = [trace.get_current_span(other).get_span_context() for other in contexts[1:]]
     distinct = {(span.trace_id, span.span_id): span for span in others}

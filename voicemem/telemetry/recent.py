@@ -70,7 +70,7 @@ class RecentMetrics:
         return {name: (value - before.counts[name]) / lasted for name, value in now.counts.items()}
 
     def ack_ms(self, share: float) -> float | None:
-        """The percentile of the last minute's ack latencies, in ms; None when there were none."""
+        """Return the percentile of the last minute's ack latencies, in ms; None when there were none."""
         return percentile_ms(self.metrics.ack_latency_seconds, self.since(SPAN_S).ack, share)
 
     def commit_ms(self, share: float) -> float | None:
@@ -95,7 +95,7 @@ def percentile_ms(histogram: Histogram, before: Buckets, share: float) -> float 
 
 
 def percentile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float | None:
-    """A percentile of cumulative buckets, evenly spread within each; the last bound but one for what is beyond it."""
+    """Return a percentile of cumulative buckets, spread evenly within each; beyond them, the last finite bound."""
     if not counts or counts[-1] <= 0:
         return None
     rank = share * counts[-1]

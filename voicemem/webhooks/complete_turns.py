@@ -26,13 +26,13 @@ MAX_TURNS = 200
 
 
 class SentTurns(Struct):
-    """The field of a payload that says up to which turn it has them."""
+    """The field of a payload with the number of its last turn."""
 
     through_turn: int
 
 
 def complete_turns_payload(session: dict[str, Any], after: int, read_model: ReadModel) -> bytes | Iterator[bytes]:
-    """The turns that are complete, from the one after a turn on, as in `/turns`, each with its messages."""
+    """Return the complete turns after a turn, as in `/turns`, each with its messages."""
     state = read_model.state
     complete = [number for number in complete_turns(state) if number > after]
     shown = [turn_report(state, state.turns[number]) for number in complete[:MAX_TURNS]]
@@ -47,7 +47,7 @@ def complete_turns_payload(session: dict[str, Any], after: int, read_model: Read
 
 
 def complete_turns(state: State) -> list[int]:
-    """The turns that are over: those before the newest, and after the end of the call that one too."""
+    """Return the turns that are over: all before the newest, and after the end of the call that one too."""
     return state.turn_numbers if state.closed_ts is not None else state.turn_numbers[:-1]
 
 
@@ -68,12 +68,12 @@ class TurnFeed:
         self.clock = runtime.clock
         self.changed: dict[int, Stream] = {}
         self.noted: dict[int, int] = {}
-        """By key, how many turns were complete at the last look."""
+        """By key, how many turns were complete at the last check."""
         self.subscribers: set[str] = set()
         self.known_until_ms = 0
 
     async def poll(self) -> None:
-        """Check once all sessions with new events. Raises `StoreUnavailable`."""
+        """Check all sessions with new events once. Raises `StoreUnavailable`."""
         if not self.changed:
             return
         changed = {**self.changed}

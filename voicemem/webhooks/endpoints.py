@@ -67,12 +67,12 @@ class Webhooks:
         return added
 
     async def list(self, project: str) -> Sequence[Endpoint]:
-        """A project's endpoints; for the project `default` the operator's comes first."""
+        """Return a project's endpoints; for the project `default` the operator's comes first."""
         operator = await self.find_operator_endpoint() if project == DEFAULT_PROJECT else None
         return [*([operator] if operator else []), *await self.endpoints.list_endpoints(project)]
 
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
-        """An endpoint. Raises `Refused` (`unknown_webhook`)."""
+        """Return an endpoint. Raises `Refused` (`unknown_webhook`)."""
         is_operator = (project, endpoint_id) == (DEFAULT_PROJECT, OPERATOR_ID)
         endpoint = self.find_operator_endpoint() if is_operator else self.endpoints.find_endpoint(project, endpoint_id)
         return require_endpoint(await endpoint)
@@ -129,7 +129,7 @@ class Webhooks:
     async def deliveries(
         self, project: str, endpoint_id: str, filter: stored.DeliveryFilter
     ) -> tuple[Sequence[stored.EndpointDelivery], int | None]:
-        """A page of deliveries, newest first, and `before` for the next page. Raises `Refused`."""
+        """Return a page of deliveries, newest first, and `before` for the next page. Raises `Refused`."""
         endpoint = await self.get(project, endpoint_id)
         page = await self.sent.list_endpoint_deliveries(endpoint.key, replace(filter, limit=filter.limit + 1))
         if len(page) <= filter.limit:
@@ -139,11 +139,11 @@ class Webhooks:
     async def project_deliveries(
         self, project: str, filter: stored.DeliveryFilter, stream: int | None = None
     ) -> stored.DeliveryPage:
-        """A page of deliveries of a project's sessions over all endpoints, or of one session."""
+        """Return a page of deliveries of a project's sessions over all endpoints, or of one session."""
         return await self.sent.list_project_deliveries(project, filter, project == DEFAULT_PROJECT, stream)
 
     async def project_delivery(self, project: str, delivery: int) -> tuple[stored.ListedDelivery, FrozenPayload | None]:
-        """Return a delivery, and what is sent, once it is made. Raises `Refused` (`unknown_delivery`)."""
+        """Return a delivery, and its payload once that is made. Raises `Refused` (`unknown_delivery`)."""
         row = await self.sent.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
         if row is None:
             raise Refused("unknown_delivery")
@@ -163,14 +163,14 @@ class Webhooks:
         return again
 
     async def recover(self, project: str, endpoint_id: str, since_ms: int) -> int:
-        """Make all deliveries that failed since a time due now; their number. Raises `Refused`."""
+        """Make all deliveries that failed since a time due now; return their number. Raises `Refused`."""
         endpoint = await self.get_enabled(project, endpoint_id)
         count = await self.sent.resend_failed(endpoint.key, since_ms, self.clock())
         self.wake.set()
         return count
 
     async def get_enabled(self, project: str, endpoint_id: str) -> Endpoint:
-        """An enabled endpoint. Raises `Refused` (`unknown_webhook`, `webhook_disabled`)."""
+        """Return an enabled endpoint. Raises `Refused` (`unknown_webhook`, `webhook_disabled`)."""
         endpoint = await self.get(project, endpoint_id)
         if endpoint.disabled_ms is not None:
             raise Refused("webhook_disabled")
@@ -188,7 +188,7 @@ def check_changeable(project: str, endpoint_id: str) -> None:
 
 
 def require_endpoint(endpoint: Endpoint | None) -> Endpoint:
-    """The endpoint, unless there is none. Raises `Refused` (`unknown_webhook`)."""
+    """Return the endpoint. Raises `Refused` (`unknown_webhook`) if there is none."""
     if endpoint is None:
         raise Refused("unknown_webhook")
     return endpoint

@@ -35,7 +35,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class Signing:
-    """The headers that identify and sign one attempt, whose body is added in parts; without a secret they identify it.
+    """The headers that identify and sign one attempt, whose body is added in parts; without a secret it is unsigned.
 
     With an old secret, the header of Standard Webhooks holds both signatures. Agora's hold the new one alone, since
     receivers compare the whole header.
@@ -70,7 +70,7 @@ def _hashes(secret: str, about: bytes) -> tuple[hmac.HMAC, hmac.HMAC, hmac.HMAC]
 
 
 def _octets(text: str) -> bytes:
-    """A header's value as bytes; servers hand on undecodable bytes as surrogates."""
+    """Return a header's value as bytes; servers hand on undecodable bytes as surrogates."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -9,7 +9,7 @@ from tests.support.rows import every_row
 from voicemem.config.service import Settings
 from voicemem.dialects.dialect import user_id_of
 from voicemem.errors import CannotStart
-from voicemem.security.caller_ids import caller_id, check_callers, e164, parse_identify
+from voicemem.security.caller_ids import caller_id, check_callers, e164, parse_identify_rules
 
 AMERICAN, GERMAN = "+15551234567", "+491711234567"
 
@@ -99,7 +99,7 @@ def test_what_may_say_who_calls() -> None:
         (None, "vapi"): {"user", "number"},
         ("shop", "retell"): {"number"},
         (None, "livekit-agents"): set(),
-    } == parse_identify(given)
+    } == parse_identify_rules(given)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 Every read compares positions and folds what is missing, so what was acknowledged is visible on every node.
 
-Small work is done on the event loop, and all else on threads (`OffLoop`), with the read model's lock held: while it is
-held no one else may look at the read model, and the caller of `get` may do so until the next `await`.
+Small work is done on the event loop, and all else on threads (`OffLoop`), with the read model's lock held: meanwhile no
+one else may use the read model. The caller of `get` may use it until the next `await`.
 """
 
 import asyncio
@@ -34,19 +34,19 @@ from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state, dig
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
 UNCHARGED_SHARE = 192
-"""One part of this many of the budget is what may be folded unseen; it takes up to thirty times its bytes."""
+"""One part in this many of the budget may be folded before weights are updated; it takes up to thirty times as much."""
 FIRST_RATIO = 4.0
-"""Until any read model was weighed."""
+"""The typical ratio until a read model has been weighed."""
 WORST_RATIO = 64
-"""No byte of a journal takes more than this many."""
+"""The most bytes in memory for a byte of a journal."""
 USUAL_RATIO = 24
-"""What people say takes fewer for each byte; empty objects thirty."""
+"""Speech takes fewer bytes in memory for a byte of a journal; empty objects take thirty."""
 RATIO_MEMORY = 16
 """How many weighings the typical ratio goes back."""
 SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its cost."""
 SNAPSHOT_BYTES = 32 * 1024 * 1024
-"""Bytes of a journal up to which a snapshot is made: one of more would take too much memory, beside what it is of."""
+"""Bytes of a journal up to which a snapshot is made: a larger one would take too much memory besides the state."""
 UNPACK_MIN = 8
 """A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
 LARGE_PACKED = 16 * 1024
@@ -57,9 +57,9 @@ FLOOD = 200
 """Events of a session in one round above which its read model is not folded further: that would slow the others down,
 and none of it may ever be read."""
 OTHERS_FOLLOW = 7
-"""Rounds ago that a use in the background counts as: three more keep what was unpacked for those that come next."""
+"""A use in the background counts as this many rounds old: the state stays unpacked for three more, for others."""
 ROW_BYTES = 512
-"""Bytes of text that take as long as an event does beside its text."""
+"""Bytes of text that take as long as an event without its text."""
 FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
 IS_LARGE = attrgetter("is_large")
@@ -68,8 +68,8 @@ IS_LARGE = attrgetter("is_large")
 class ReadModelCache:
     """The read models of the sessions that were used last: at most `capacity` of them, and as many as `budget` holds.
 
-    They are kept by the key of their session, the least recently read first; those of ended sessions give way first.
-    What each of them weighs is added to the budget whenever it is read, and in each round of maintenance
+    They are kept by the key of their session, the least recently read first; those of ended sessions are evicted first.
+    The weight of each is updated in the budget whenever it is read, and in each round of maintenance
     (`voicemem.sessions.read_models.maintenance`).
     """
 
@@ -101,34 +101,34 @@ class ReadModelCache:
         self.lagging: dict[int, int] = {}
         """Read models to be folded further in the background: by key, the end of the journal at the last look."""
         self.failed: dict[int, int] = {}
-        """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
+        """By key, the position up to which a fold has just failed; maintenance checks whether it fails again."""
         self.beside: WeakValueDictionary[int, ReadModel] = WeakValueDictionary()
-        """By key, those that the background works with and that are not cached (any more): several look at a call that
-        has just ended, and its index is made in parts."""
+        """By key, read models that background work uses and that are not cached (any more): several tasks read a call
+        that has just ended, and its index is made in parts."""
         self.to_fold: dict[int, ReadModel] = {}
-        """Those that have committed events to fold, by key."""
+        """By key, read models with committed events to fold."""
         self.waiting_bytes = 0
         """Bytes of these events."""
         self.rounds = 0
         """Rounds of maintenance so far."""
         self.typical_ratio = FIRST_RATIO
-        """How many bytes read models take for each byte of their journals; for those that were not weighed yet."""
+        """How many bytes read models take for each byte of their journals, assumed of those not weighed yet."""
         self.uncharged = 0
-        """Bytes of journals that were folded on the event loop since the weights were brought up to date."""
+        """Bytes of journals that were folded on the event loop since the weights were last updated."""
         self.under_pressure = asyncio.Event()
-        """Set when these may be so much that it should be done again at once."""
+        """Set when these may be so many that the weights should be updated at once."""
 
     # Reading
 
     async def get(self, stream: Stream) -> ReadModel:
-        """The read model of a session, folded at least up to the position of its row, with its messages made.
+        """Return the read model of a session, folded at least up to the position of its row, with its messages made.
 
         It is valid until the caller awaits. Raises `SessionQuarantined`, `StoreUnavailable`.
         """
         return self.find_ready(stream) or await self.prepare_cached(stream, with_messages=True)
 
     def find_ready(self, stream: Stream) -> ReadModel | None:
-        """The read model of a session if next to nothing has to be done first; valid until the caller awaits."""
+        """Return the read model of a session if next to nothing has to be done first; valid until the caller awaits."""
         read_model = self.find(stream.key)
         if read_model is None or not is_ready(read_model, stream.position, with_messages=False):
             return None
@@ -147,7 +147,7 @@ class ReadModelCache:
         return read_model
 
     async def get_state(self, stream: Stream) -> State:
-        """The fold state alone, where no messages are needed; valid until the caller awaits. Raises as `get`."""
+        """Return the fold state alone, where no messages are needed; valid until the caller awaits. Raises as `get`."""
         return (await self.prepare_cached(stream, with_messages=False)).state
 
     async def read(
@@ -201,13 +201,13 @@ class ReadModelCache:
     async def load_as_of(
         self, key: int, position: int, background: bool = False, owner: str | None = None
     ) -> ReadModel:
-        """A read model as of a position, which belongs to the caller. Raises as `get`."""
+        """Return a read model as of a position, which belongs to the caller. Raises as `get`."""
         read_model = ReadModel(State(), loaded=False, owner=owner)
         await self.prepare(key, read_model, position, background)
         return read_model
 
     async def refold(self, stream: Stream) -> None:
-        """Make a session's memory from its whole journal, and put it back if it was quarantined. Raises as `get`."""
+        """Make a session's memory from its whole journal, and release it from quarantine. Raises as `get`."""
         read_model = ReadModel(State(), owner=stream.project)
         await self.catch_up(stream.key, read_model, stream.position)
         await self.perform(stream.key, read_model, read_model.refresh, off_loop=True)
@@ -216,7 +216,7 @@ class ReadModelCache:
         await self.quarantined.release(stream.key)
 
     async def prepare_cached(self, stream: Stream, with_messages: bool) -> ReadModel:
-        """The cached read model of a session, made ready for a caller that does not wait before it reads."""
+        """Return the cached read model of a session, made ready for a caller that does not wait before it reads."""
         key, position, is_kept = stream.key, stream.position, False
         while True:
             self.find(key)
@@ -245,7 +245,7 @@ class ReadModelCache:
             self.ended.pop(stream.key, None)
 
     async def prepare(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
-        """Load, unpack and fold a read model, whose lock is held or which is the caller's own, up to a position."""
+        """Load, unpack and fold a read model up to a position. Its lock must be held, unless it is the caller's own."""
         if not read_model.loaded:
             try:
                 await self.load(key, read_model, position, background)
@@ -295,7 +295,7 @@ class ReadModelCache:
                 self.note_ignored(read_model)
 
     def find(self, key: int) -> ReadModel | None:
-        """The cached read model of a session, with what was committed folded as far as that can be done at once."""
+        """Return the cached read model of a session, with committed events folded if that can be done at once."""
         read_model = self.cached.get(key)
         if read_model is not None and read_model.waiting:
             self.fold_waiting(key, read_model)
@@ -303,7 +303,7 @@ class ReadModelCache:
         return read_model
 
     def has_frame(self, key: int, frame: FrameEvent) -> bool:
-        """True if a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
+        """Return whether a frame of this id is known to be folded; only the fold itself can be sure."""
         read_model = self.find(key)
         state = None if read_model is None or read_model.lock.locked() else read_model.unpacked
         return state is not None and digest_of(frame) in state.event_ids
@@ -321,9 +321,9 @@ class ReadModelCache:
     ) -> None:
         """Keep events that were just committed, the first at `position`, until they are folded: soon, or at a read.
 
-        A packed read model is not unpacked for a few events, and what comes in masses is not folded on the event
-        loop: it waits in the journal for a read or for the end of the flood, as does what follows it. `size` is that of
-        the payloads in bytes. This is the hot path: it runs for every batch, in the recorder's task.
+        A packed read model is not unpacked for a few events, and a flood is not folded on the event loop: its events,
+        and those after it, wait in the journal for a read or for its end. `size` is the size of the payloads in bytes.
+        This is the hot path: it runs for every batch, in the recorder's task.
         """
         read_model = self.cached.get(key)
         if read_model is None:
@@ -391,7 +391,7 @@ class ReadModelCache:
     async def perform(
         self, key: int, read_model: ReadModel | None, work: Callable[[], T], off_loop: bool, background: bool = False
     ) -> T:
-        """The result of work on a session's read model; when it fails or takes too long the session is quarantined.
+        """Return the result of work on a session's read model; quarantine the session if it fails or takes too long.
 
         Whatever stops the work half-way, the read model is dropped, and never shown. Raises `SessionQuarantined`.
         """
@@ -427,20 +427,20 @@ class ReadModelCache:
                     await self.store.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
 
     async def encode(self, read_model: ReadModel, work: Callable[[], bytes]) -> bytes | None:
-        """The result of work that only saves time or space; None if it fails, which harms no one."""
+        """Return the result of work that only saves time or space; None if it fails, which does no harm."""
         try:
             if read_model.folded_bytes <= LARGE_BYTES:
                 return None if read_model.lock.locked() else work()
             async with read_model.lock:
                 return await self.off_loop.run(work, owner=read_model.owner, size=read_model.folded_bytes)
-        except Exception as error:  # whatever it is, the journal has all
+        except Exception as error:  # the journal has everything
             LOG.warning("A snapshot could not be made: %s", type(error).__name__)
             return None
 
     # Which read models are kept
 
     def keep(self, key: int, owner: str) -> ReadModel:
-        """The read model of a session, as the one that was used last; a new one is still to be loaded."""
+        """Return the read model of a session, and mark it as used last; a new one is still to be loaded."""
         read_model = self.cached.get(key)
         if read_model is None:
             read_model = self.cached[key] = ReadModel(State(), loaded=False, owner=owner)
@@ -450,7 +450,7 @@ class ReadModelCache:
         return read_model
 
     def note_closed(self, closed: ClosedSession) -> None:
-        """Fold the close of a session with what else was committed of it; it may go before those of running ones."""
+        """Fold the close of a session with its other committed events; it is evicted before running sessions."""
         stream = closed.stream
         if stream.key in self.cached:
             self.ended[stream.key] = None
@@ -458,14 +458,14 @@ class ReadModelCache:
             self.add_committed(stream.key, stream.position, closed.received_ms, [event], None)
 
     def drop(self, key: int, read_model: ReadModel | None) -> None:
-        """Forget a read model, if it is the one that is kept."""
+        """Drop a read model, if it is the cached one."""
         if read_model is not None and self.cached.get(key) is read_model:
             self.discard(key)
         elif read_model is not None and self.beside.get(key) is read_model:
             del self.beside[key]
 
     def keep_beside(self, key: int) -> ReadModel:
-        """Keep a read model no longer, but as long as the background works with it."""
+        """Take a read model out of the cache; background work that uses it still finds it."""
         read_model = self.cached[key]
         self.discard(key)
         self.beside[key] = read_model
@@ -481,15 +481,15 @@ class ReadModelCache:
             self.recharge(read_model, 0)
 
     def discard_all(self, may_differ: Callable[[int], bool] = lambda key: True) -> None:
-        """Drop all whose key `may_differ`: after a commit of unknown outcome nothing kept of them can be trusted."""
+        """Drop the read models whose key `may_differ`: after a commit of unknown outcome they cannot be trusted."""
         for key in [key for key in (*self.cached, *self.beside) if may_differ(key)]:
             self.discard(key)
 
     async def evict(self, but: int | None = None) -> None:
-        """Drop read models while they are too many or too much together, but not one that is about to be read.
+        """Drop read models while they are too many or too large together, except `but`, which is about to be read.
 
-        Those on which a thread works at the moment stay. One that grew is weighed first, since it may be less than it
-        is counted for.
+        Those that a thread works on stay. One that has grown is weighed first, since it may be smaller than its
+        estimate.
         """
         while self.is_full:
             oldest_first = chain(self.ended, self.cached)
@@ -512,13 +512,13 @@ class ReadModelCache:
         return self.budget.memories > self.budget.room_for_memories or len(self.cached) > self.capacity
 
     def charge(self, key: int, read_model: ReadModel) -> None:
-        """Count what a read model takes now, if it is the one that is kept."""
+        """Update the bytes that a read model counts for, if it is the cached one."""
         counted = read_model.charged, read_model.charged_packed
         if self.cached.get(key) is read_model and counted != (read_model.weight, read_model.unpacked is None):
             self.recharge(read_model, read_model.weight)
 
     def keep_answer(self, question: str, stream: Stream, answer: bytes) -> None:
-        """Keep an answer that was made of the memory at the position of the session's row, and nothing else."""
+        """Cache an answer that was made only from the memory at the position of the session's row."""
         read_model = self.cached.get(stream.key)
         if read_model is not None and read_model.unpacked is not None:
             read_model.keep_answer(question, stream, answer)
@@ -534,14 +534,14 @@ class ReadModelCache:
         read_model.charged = weight
 
     def weigh(self, key: int, read_model: ReadModel) -> None:
-        """Look at what a read model takes. It must not be in use by a thread."""
+        """Measure the memory that a read model takes. No thread may be using it."""
         read_model.weigh()
         self.typical_ratio += (read_model.ratio - self.typical_ratio) / RATIO_MEMORY
         self.charge(key, read_model)
 
 
 def decode_snapshot(saved: bytes) -> State | None:
-    """The state of a snapshot; None for a damaged one: the journal is folded again instead."""
+    """Return the state of a snapshot; None for a damaged one: the journal is folded again instead."""
     try:
         return decode_state(saved)
     except MALFORMED:
@@ -549,7 +549,7 @@ def decode_snapshot(saved: bytes) -> State | None:
 
 
 def is_worth_folding(read_model: ReadModel, count: int) -> bool:
-    """True if that many committed events may wait for the next fold: none is held up, and little is unpacked."""
+    """Return whether so many committed events are folded from memory: a packed state is unpacked for several only."""
     if read_model.unpacked is None and not read_model.waiting:
         return count >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED
     return read_model.waiting_bytes <= LARGE_BYTES

@@ -22,22 +22,22 @@ REPORT_ROUNDS = 10
 IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
 """Rounds without use after which a read model is packed: usually, and while those in use take half the budget."""
 PACKED_UP_TO = 16 * 1024 * 1024
-"""Bytes of a journal whose read model is packed: of a larger one the snapshot alone would take as much again, and it is
-read from the journal when it is needed."""
+"""Bytes of a journal up to which its read model is packed: for a larger one the snapshot would take as much again, so
+it leaves the cache, and is folded again when needed."""
 WEIGHING_S = 0.004
-"""CPU time of a round in which read models are weighed. Those that were not are taken to be like the others."""
+"""CPU seconds of a round for weighing read models. The weights of the others are estimated from those."""
 MOST_WEIGHED = 200
 """Read models that may be weighed in a round: those that have grown most."""
 FOLD_S = 1.0
-"""Pause between two rounds in which committed events are folded: about ten of a call come in it."""
+"""Pause between two rounds in which committed events are folded: a call has about ten in that time."""
 CATCH_UP_S = 0.25
 """Pause between two looks at what waits in the journal: a flood that is over by then is folded at once."""
 CATCH_UP_SLICE = 50
-"""Read models that catch up before what all of them hold is weighed."""
+"""Read models that catch up before the cache is checked against its budget."""
 
 
 async def maintain(read_models: ReadModelCache) -> None:
-    """Do one round of maintenance: pack what is not used, evict what is too much."""
+    """Do one round of maintenance: pack idle read models, and evict those that exceed the budget."""
     read_models.rounds += 1
     await pack_idle(read_models)
     await relieve(read_models)
@@ -52,13 +52,13 @@ async def relieve(read_models: ReadModelCache) -> None:
 
 
 async def fold_committed(read_models: ReadModelCache) -> None:
-    """Fold what was committed: several events of a call together cost much less than each by itself."""
+    """Fold committed events: several events of a call together cost much less than each by itself."""
     async for key, read_model in entries_of(read_models.to_fold):
         read_models.fold_waiting(key, read_model)
 
 
 async def catch_up_lagging(read_models: ReadModelCache) -> None:
-    """Fold what was too much for the event loop, and look again at what has failed there."""
+    """Fold what was too much for the event loop, and retry what has failed there."""
     failed, read_models.failed = read_models.failed, {}
     for key, position in failed.items():
         with suppress(StoreUnavailable, SessionQuarantined):
@@ -106,7 +106,7 @@ async def pack_idle(read_models: ReadModelCache) -> None:
 
 
 async def weigh_grown(read_models: ReadModelCache) -> None:
-    """Bring up to date what read models are counted for, and weigh those that have grown, for a short time."""
+    """Update the estimates of read models, and weigh those that have grown, for a short time."""
     read_models.uncharged = 0
     grown, slicer = list[tuple[int, int]](), TimeSlicer()
     async for key, read_model in entries_of(read_models.cached):

@@ -29,7 +29,7 @@ class QuarantineReport(NamedTuple):
 
 
 class QuarantinedSessions:
-    """Knows what is quarantined. All of it is in the store, so a start has nothing to try again."""
+    """The quarantined sessions. They are in the store, so that a restart does not try them again."""
 
     def __init__(self, quarantine: Quarantine, clock: Callable[[], int]) -> None:
         self.quarantine = quarantine
@@ -46,7 +46,7 @@ class QuarantinedSessions:
         return await self.quarantine.find_quarantined(key, FOLD_VERSION)
 
     async def add(self, key: int, error: BaseException) -> None:
-        """Quarantine a stream. While the store cannot note it, the next read finds it out again."""
+        """Quarantine a stream. If the store cannot record it, the next read fails and quarantines it again."""
         reason: QuarantineReason = "damaged" if isinstance(error, DamagedEntry) else "failed"
         if isinstance(error, BudgetExhausted):
             reason = "too_slow"
@@ -59,7 +59,7 @@ class QuarantinedSessions:
                 await self.refresh()
 
     async def release(self, key: int) -> None:
-        """Release a stream whose memory could be made, and let its deliveries go. Raises `StoreUnavailable`."""
+        """Release a stream whose memory could be made, and its deliveries. Raises `StoreUnavailable`."""
         await self.quarantine.release(key, self.clock())
         await self.refresh()
 

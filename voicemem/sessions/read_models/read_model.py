@@ -42,13 +42,13 @@ ENCODED_AT_ONCE = 256 * 1024
 ENCODED_BYTES, ANSWER_BYTES = 48, 600
 """Bytes of a message that is kept as JSON, and of a whole answer, beyond their text."""
 KEPT_ANSWERS, MAX_ANSWER, MAX_QUESTION = 4, 128 * 1024, 200
-"""Answers that are kept of a call, and the bytes of each and of the query that asked for it."""
+"""Cached answers of a call, and the most bytes of each and of its query."""
 LARGE_ANSWER_BYTES = 2 * 1024 * 1024
 """Bytes of a journal from which on answers are made and sent in pieces."""
 PACKED_BYTES, EMPTY_BYTES, FIGURES_BYTES = 1_400, 3_500, 200
 """Bytes of a read model beyond its packed state, with an empty state, and beyond its figures."""
 WEIGHED_FROM = 2_048
-"""Bytes of a journal that are too few to weigh what was made of them."""
+"""Bytes of a journal below which its read model is not weighed."""
 PIECES_PER_CHECK = 16
 """Entries that are folded, or messages and turns that are made, between two checks of the CPU budget."""
 SLOW_S, SLOW_PIECE_S = 0.02, 0.001
@@ -65,9 +65,9 @@ class Committed(Struct, gc=False):
     """Events of one batch that were committed, and are to be folded."""
 
     position: int
-    """That of the first."""
+    """The position of the first event."""
     last: int
-    """That of the last."""
+    """The position of the last event."""
     received_ms: int
     events: Sequence[IncomingEvent | JournaledEvent]
     producer: str | None
@@ -80,14 +80,14 @@ class ReadModel:
     """One session's fold state, and its messages as they were last made.
 
     A read model that was not used for a while is packed into a few KiB of compressed snapshot; the next use unpacks it.
-    Only the turns that have changed are made again, so a read costs what changed, not what the call holds.
+    Only the turns that have changed are made again, so the cost of a read depends on them, not on the call's length.
     """
 
     unpacked: State | None
     loaded: bool = True
     """False until the stored snapshot was looked for."""
     owner: str | None = None
-    """The project of the session, in whose name it waits for work off the event loop."""
+    """The project of the session, by which work off the event loop is queued."""
     packed: bytes = b""
     packed_position: int = field(init=False)
     """The position of a packed read model; see `stands_at`."""
@@ -96,11 +96,11 @@ class ReadModel:
     all_messages: list[Message] | Items[Message] = field(default_factory=list)
     """The messages of all turns, in order; packed where they are very many."""
     times: dict[int, list[SpeechTimes]] = field(default_factory=dict)
-    """The speech times of the messages of each turn for which they were asked, unless the journal is large."""
+    """By turn, the speech times of its messages, once requested, unless the journal is large."""
     token_counts: dict[str, list[int]] = field(default_factory=dict)
-    """The number of tokens of each joined message, by the name of the counter; -1 where it was not counted yet."""
+    """By the name of the counter, the tokens of each joined message; -1 where they were not counted yet."""
     encoded: dict[MessageFields, list[bytes]] = field(default_factory=dict)
-    """Each message as JSON, with the fields for which it was asked; empty where it was not encoded yet."""
+    """By their fields, the messages as JSON; empty where one was not encoded yet."""
     blank_messages: list[int] = field(default_factory=list)
     """The indexes of joined messages without a word, which few contexts show."""
     characters: int = 0
@@ -108,12 +108,12 @@ class ReadModel:
     encoded_bytes: int = 0
     """About how many bytes the messages as JSON take."""
     answers: dict[str, tuple[Stream, bytes]] = field(default_factory=dict)
-    """Answers of this position by what was asked, each with the session's row for which it was made."""
+    """By query, cached answers at this position, each with the session's row that it was made for."""
     answers_bytes: int = 0
     folded_bytes: int = 0
     """About how many bytes of the journal were folded; what it takes in memory grows in proportion."""
     ratio: float = 1.0
-    """How many bytes it takes for each of these."""
+    """How many bytes in memory each of these takes."""
     weighed_bytes: int = 0
     """How many of these there were when the ratio was found; 0 while it is only assumed."""
     charged: int = 0
@@ -141,7 +141,7 @@ class ReadModel:
     known_position: int = 0
     """The last position that is known to be in the journal, when it waits there to be folded."""
     waiting: list[Committed] = field(default_factory=list)
-    """What was committed since the last fold, in a row; the rest of it is in the journal."""
+    """Consecutive events that were committed since the last fold; any others are in the journal only."""
     waiting_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -173,7 +173,7 @@ class ReadModel:
         return self.unpacked is not None and self.folded_bytes > 2 * self.weighed_bytes + WEIGHED_FROM
 
     def weigh(self) -> None:
-        """Look at what it takes in memory, which takes up to a few milliseconds."""
+        """Measure its bytes in memory, which takes up to a few milliseconds."""
         made = self.all_messages, self.times, self.token_counts, self.turn_changes
         sample = SAMPLE if self.folded_bytes > LARGE_BYTES else SMALL_SAMPLE
         taken = weigh(sample, self.state, *made)
@@ -194,12 +194,12 @@ class ReadModel:
 
     @property
     def has_small_refresh(self) -> bool:
-        """True if its messages are made again faster than anyone could wait for that."""
+        """True if its messages can be made again at once."""
         grown = self.position - self.made_position, self.folded_bytes - self.made_bytes
         return self.made_position > 0 and grown[0] <= FEW_ROWS and grown[1] <= FEW_BYTES and not self.slow_refresh
 
     def has_large_encoding(self, fields: MessageFields, first: int = 0) -> bool:
-        """True if much has to be encoded before the messages from an index on are at hand."""
+        """True if much has to be encoded before the messages from an index on are available."""
         texts, messages = self.encoded.get(fields, []), self.all_messages
         start = max(first, len(texts)) if all(texts[first:]) else first
         missing = [messages[at] for at in range(start, len(messages)) if at >= len(texts) or not texts[at]]
@@ -244,7 +244,7 @@ class ReadModel:
         self.slow_fold = self.state.is_heavy or took_long(time.thread_time() - began, len(rows))
 
     def fold_waiting(self) -> None:
-        """Fold what was committed, as far as nothing is missing before it: that is in the journal."""
+        """Fold the waiting events up to the first gap; the missing ones are in the journal."""
         waiting, self.waiting, self.waiting_bytes = self.waiting, [], 0
         began, state, count = time.monotonic(), self.state, 0  # asking for the CPU time takes as long as an event
         for committed in waiting:
@@ -259,33 +259,33 @@ class ReadModel:
         self.slow_fold = state.is_heavy or took_long(time.monotonic() - began, count)
 
     def messages(self, unfinished: bool = False) -> Sequence[Message]:
-        """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""
+        """Return the messages in order; with `unfinished`, those in progress too. The list is the caller's."""
         if unfinished:
             return open_messages(self.state)
         self.refresh()
         return self.all_messages.copy()
 
     def current_messages(self) -> Sequence[Message]:
-        """The messages in order, without a copy: not to be changed, and valid only until the caller awaits."""
+        """Return the messages in order, without a copy: not to be changed, and valid only until the caller awaits."""
         self.refresh()
         return self.all_messages
 
     def remembered_indexes(self) -> Sequence[int]:
-        """The indexes of those `current_messages` that are not forgotten."""
+        """Return the indexes of those `current_messages` that are not forgotten."""
         self.refresh()
         return history.remembered(self.state, self.all_messages)
 
     def remembered_messages(self) -> Sequence[Message]:
-        """The messages that contexts and summaries are made from; valid as `current_messages` are."""
+        """Return the messages that contexts and summaries are made from; valid as `current_messages` are."""
         messages = self.current_messages()
         return messages if self.state.forgotten is None else [messages[index] for index in self.remembered_indexes()]
 
     def turn_start(self, number: int) -> int:
-        """The index of the first of `current_messages` that is of this turn or of a later one."""
+        """Return the index of the first of `current_messages` that is of this turn or of a later one."""
         return bisect_left(self.all_messages, number, key=TURN_ID)
 
     def timed_messages(self) -> Iterator[tuple[Message, SpeechTimes]]:
-        """The messages with their speech times, which are found as they are asked for; valid as `current_messages`."""
+        """Yield the messages with their speech times, found one by one; valid as `current_messages` are."""
         self.refresh()
         messages = iter(self.all_messages)
         for turn in self.state.each_turn():
@@ -298,7 +298,7 @@ class ReadModel:
             yield from zip(islice(messages, len(times)), times, strict=True)
 
     def encoded_messages(self, fields: MessageFields, indexes: Sequence[int]) -> Sequence[bytes]:
-        """The messages at these indexes as JSON, each of which is encoded once; valid as `current_messages` are."""
+        """Return the messages at these indexes as JSON, each encoded once; valid as `current_messages` are."""
         self.refresh()
         known = self.encoded.setdefault(fields, [])
         known += [b""] * (len(self.all_messages) - len(known))
@@ -314,12 +314,12 @@ class ReadModel:
         return choose_from(known, indexes)
 
     def kept_answer(self, question: str, stream: Stream) -> bytes | None:
-        """The answer that was kept, if it is what the session's row and the memory give now."""
+        """Return the cached answer, if the session's row and the memory have not changed since."""
         row, answer = self.answers.get(question, (None, None))
         return answer if self.position == stream.position and (row is stream or row == stream) else None
 
     def keep_answer(self, question: str, stream: Stream, answer: bytes) -> None:
-        """Keep an answer, in place of the oldest of a few: readers of a call ask the same again."""
+        """Cache an answer, in place of the oldest of a few: readers of a call repeat their queries."""
         if len(question) > MAX_QUESTION or len(answer) > MAX_ANSWER or self.position != stream.position:
             return
         dropped = [question] if question in self.answers else [*self.answers][: len(self.answers) + 1 - KEPT_ANSWERS]
@@ -329,7 +329,7 @@ class ReadModel:
         self.answers_bytes += ANSWER_BYTES + len(answer)
 
     def encoded_contents(self, indexes: Sequence[int]) -> Sequence[bytes]:
-        """Role and content of the messages at these indexes as JSON, but for blank ones."""
+        """Return role and content of the messages at these indexes as JSON, without blank ones."""
         texts = self.encoded_messages("standard", indexes)
         if not self.blank_messages:
             return texts
@@ -337,7 +337,7 @@ class ReadModel:
         return [text for index, text in zip(indexes, texts, strict=True) if index not in blank]
 
     def encode_messages(self, fields: MessageFields = "full", first: int = 0) -> bytes:
-        """The messages from an index on as a JSON array."""
+        """Return the messages from an index on as a JSON array."""
         texts = self.encoded_messages(fields, range(first, len(self.current_messages())))
         return b"[%b]" % b",".join(texts)
 
@@ -414,7 +414,7 @@ class ReadModel:
             self.all_messages.rest = joined  # packed as more come
 
     def turns_changed_since(self, position: int) -> Iterator[int]:
-        """The turns whose messages may have changed after a position; valid as `current_messages` are."""
+        """Yield the turns whose messages may have changed after a position; valid as `current_messages` are."""
         self.refresh()
         if self.turn_changes is None:  # kept from now on, until it is packed
             self.turn_changes = dict.fromkeys(self.state.turn_numbers, self.position)
@@ -424,7 +424,7 @@ class ReadModel:
             yield number
 
     def token_counter(self, counter: TokenCounter) -> Callable[[int], int]:
-        """A function that counts the tokens of the message at an index, each once; valid until the next fold."""
+        """Return a function that counts the tokens of the message at an index, each once; valid until the next fold."""
         self.refresh()
         joined = self.all_messages
         known = self.token_counts.setdefault(counter.name, [])
@@ -440,7 +440,7 @@ class ReadModel:
         return count
 
     def turns(self, marks: bool = False) -> Iterator[JsonObject]:
-        """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""
+        """Return each turn's start, end, cause, latencies and false alarms; with `marks`, also its parts' times."""
         return turns(self.state, marks)
 
     def tool_uses(self) -> Sequence[ToolUse]:
@@ -448,14 +448,14 @@ class ReadModel:
 
 
 def settle_whole(state: State) -> None:
-    """Settle a state, and pack it where that was left because events were folded on the event loop."""
+    """Settle a state, and pack it if that was postponed because events were folded on the event loop."""
     settle(state)
     if state.is_heavy:
         state.pack()
 
 
 def choose_from(items: Sequence[T], indexes: Sequence[int]) -> Sequence[T]:
-    """The items at these indexes; in one piece where they are a range."""
+    """Return the items at these indexes; in one piece where they are a range."""
     return items[indexes.start : indexes.stop] if isinstance(indexes, range) else [items[index] for index in indexes]
 
 
@@ -486,10 +486,10 @@ def took_long(seconds: float, pieces: int) -> bool:
 
 
 SAMPLE, SMALL_SAMPLE = 12, 4
-"""Members of a container that are looked at, of large read models and of small ones; one level deeper half of that."""
+"""Sampled members of a container, in large read models and in small ones; half of that one level deeper."""
 MIN_SAMPLE = 3
 MAX_OBJECTS = 20_000
-"""Objects that are looked at in all, so that weighing takes a few milliseconds at most."""
+"""Objects that are weighed in all, so that weighing takes a few milliseconds at most."""
 LEAVES = frozenset((int, float, str, bytes, bool, array))
 SEQUENCES = frozenset((list, tuple, set, frozenset))
 POOL_BYTES = 16
@@ -499,18 +499,18 @@ PHASES = 97
 
 
 class Weighing:
-    """One weighing. An object that is met twice counts once."""
+    """Estimates the memory that objects take. An object that is met twice counts once."""
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
         self.phase = id(self.seen) % PHASES / PHASES
-        """Which members are looked at: the same ones in containers of one length, which often share their objects.
+        """Which members are sampled: the same ones in containers of one length, which often share their objects.
 
-        It follows from where in memory this object happens to be, so that no caller can hide what is large.
+        It depends on the address of an object in memory, so that no client can hide large members.
         """
 
     def weigh(self, value: Any, sample: int) -> float:
-        """About how many bytes an object and all that it refers to take."""
+        """Return about how many bytes an object and all that it refers to take."""
         if value is None or id(value) in self.seen or len(self.seen) > MAX_OBJECTS:
             return 0
         self.seen.add(id(value))
@@ -547,5 +547,5 @@ def fields_of(value: Any) -> Iterable[Any]:
 
 
 def weigh(sample: int, *values: Any) -> int:
-    """About how many bytes these objects and all that they refer to take together."""
+    """Return about how many bytes these objects and all that they refer to take together."""
     return int(Weighing().weigh_all(values, sample))

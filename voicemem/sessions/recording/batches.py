@@ -49,20 +49,20 @@ PLAIN_KINDS = frozenset(get_args(events.TranscriptEvent))
 
 @dataclass(eq=False, repr=False)
 class SenderState:
-    """The state of a sender: what its frames have said that later ones need, openings and who calls.
+    """The state of a sender that later frames need: openings, and the facts about the caller.
 
-    A frame `within` another one is kept only after that: a prompt that an app sends may look like a text that a user
-    has typed.
+    A frame `within` another one is kept only after that one: a prompt that an app sends may look like a text that a
+    user has typed.
     """
 
     openings: dict[str, None] = field(default_factory=dict)
     caller: Caller | None = None
     picked: JsonObject = field(default_factory=dict)
-    """The newest word of a frame on who calls."""
+    """The fields of the newest frame that identified the caller."""
     dialect: str = ""
-    """The dialect of the frames that have said who calls."""
+    """The dialect of the frames that identified the caller."""
     is_unidentified: bool = False
-    """True if who calls was said, and the session's user was not looked for since."""
+    """True if a frame identified the caller, and the session's user was not looked up since."""
 
     def admits(self, frame: Frame, is_known: Callable[[str], bool] | None = None) -> bool:
         """True if a frame may be kept; `is_known` knows openings that came before, over another connection."""
@@ -77,7 +77,7 @@ class SenderState:
         return True
 
     def note_caller(self, dialect: str, caller: Caller) -> None:
-        """Add what a frame says of the caller to what is known."""
+        """Add a frame's facts about the caller to the known ones."""
         self.dialect = dialect
         before = self.caller or Caller()
         numbers = tuple(dict.fromkeys((*before.numbers, *caller.numbers)))[:MAX_NUMBERS]
@@ -103,7 +103,7 @@ class ProducerLease:
     project: str = field(init=False)
     session_id: str = field(init=False)
     position: int = field(init=False)
-    """The end of the journal when this was last seen."""
+    """The last known end of the journal."""
     sender: SenderState = field(default_factory=SenderState)
     reported_gap: int | None = None
     """The seq that a reported gap waits for; higher ones are ignored without another error."""
@@ -120,7 +120,7 @@ class ReducedFrame(DecodedEvent, frozen=True):
 
 
 def merge_audio_counts(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:
-    """One frame for two audio counts without a seq, of about one time and equal otherwise; None if they are not."""
+    """Merge two audio counts without a seq, of about one time and equal otherwise; return None if they differ."""
     if one.reduced is None or other.reduced is None or not (one.reduced.counts_audio and other.reduced.counts_audio):
         return None
     if one.event.seq is not None or other.event.seq is not None or source_of(one) != source_of(other):
@@ -134,7 +134,7 @@ def merge_audio_counts(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame |
 
 
 def source_of(frame: ReducedFrame) -> tuple[object, ...]:
-    """All of an audio count but its time and the count."""
+    """Return everything in an audio count except its time and the count."""
     event = frame.event
     assert isinstance(event, events.FrameEvent)
     content = {key: value for key, value in event.frame.items() if key != AUDIO_BYTES}
@@ -147,7 +147,7 @@ NOTHING: Any = ()
 
 
 class EventBatch(Batch, kw_only=True, eq=False, gc=True):
-    """Events of one lease. They gather until the next commit; after it the batch says what became of them."""
+    """The events of one lease that wait for the next commit, and their results after it."""
 
     lease: ProducerLease
     on_result: Callable[[EventBatch, VoicememError | None], None]
@@ -160,7 +160,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     """Set and used by the sender's side only."""
     payloads: list[bytes] = NOTHING
     decoded: list[Any] = NOTHING
-    """The events of these."""
+    """The events in the payloads."""
     arrivals: list[DecodedEvent | RejectedEvent] = NOTHING
     """Its events one by one, where it is not plain."""
     is_plain: bool = True
@@ -169,12 +169,12 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     is_sealed: bool = False
     """True if it has been offered to the journal, so that nothing can be added any more."""
     is_redacted: bool = False
-    """True if what must not be kept has been taken out of it."""
+    """True once it has been redacted."""
     next_seq: int = 0
     """The seq that follows its plain events; after the commit, the one that its producer must send next."""
 
     stream: Stream = cast(Stream, None)
-    """After the commit, as all that follows."""
+    """Set after the commit, as are all fields below."""
     position: int | None = None
     """The position of the first event of a batch that was stored whole."""
     acked: int | None = None
@@ -187,7 +187,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
     ended: bool = False
     """True if it held the producer's end."""
     entries: list[tuple[int, events.IncomingEvent | events.RefusalMarker]] = NOTHING
-    """The events that the fold takes of a batch that was not stored whole, with their positions."""
+    """If it was not stored whole, its events for the fold, with their positions."""
     updates: list[SessionPatch] = NOTHING
     reopened: bool = False
     position_taken: bool = False
@@ -230,7 +230,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
         return [*map(DecodedEvent, self.decoded, split_payloads(self.payloads))] if self.is_plain else self.arrivals
 
     def take_apart(self) -> None:
-        """Have its events one by one from now on."""
+        """Split it into single events."""
         if self.is_plain:
             self.arrivals, self.is_plain = self.one_by_one(), False
             self.decoded, self.payloads, self.joined = NOTHING, NOTHING, 0
@@ -241,7 +241,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
             self.offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
 
     def settle(self, appended: AppendResult) -> None:
-        """Note what became of its events. Most batches are plain, and are stored whole. An error counts as an ack."""
+        """Record the results of its events. Most batches are plain, and stored whole. An error counts as an ack."""
         self.stream, self.next_seq, self.position = appended.stream, appended.next_seq, appended.position
         self.reopened, self.position_taken = appended.reopened, appended.position_taken
         if appended.position is not None:
@@ -280,7 +280,7 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
 
 
 def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:
-    """True if the journal gets to see an event: a rejected one without a readable seq takes no position there."""
+    """Return whether the journal is offered an event: a rejected one without a readable seq takes no position there."""
     return isinstance(arrival, DecodedEvent) or arrival.seq is not None
 
 
@@ -303,11 +303,11 @@ def to_offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
 
 
 REFUSED = events.RefusalMarker(code="")
-"""Stands for any refused event in the fold, where it takes a position and changes nothing."""
+"""Any refused event, for the fold: it takes a position and changes nothing."""
 
 
 def problem_of(lease: ProducerLease, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None) -> Error | None:
-    """The error to report for one event; None when there is none, or when its gap was reported before.
+    """Return the error to report for one event; None when there is none, or when its gap was reported before.
 
     A producer that sends on after a gap would get an error for each event. So one error names the seq that is expected,
     and the lease remembers it until an event is stored again.

@@ -1,4 +1,4 @@
-"""Commits of what waits: one at a time in each commit shard of the store, then its answers; the fold follows later."""
+"""Commits of waiting batches: one at a time in each commit shard, then their answers; the fold follows later."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FAULTS = (
     *("unknown_type", "unknown_field", "missing_field", "invalid_field", "text_too_long", "reserved_metadata"),
     *("last_seq_mismatch", "malformed_frame", "address_not_allowed"),
 )
-"""The codes of events that are not as they should be; others are about their order, or about access."""
+"""The codes of invalid events; other codes are about order, or about access."""
 MAX_SESSIONS, MAX_FAULTS = 10_000, 20
 """How many sessions are remembered, the newest ones, and how many faults of each are logged."""
 INDEX = re.compile(r"\[\d+\]")
@@ -50,7 +50,7 @@ NO_UNIX_MS = "A `ts` is in Unix ms; what came looks like seconds, or like a time
 
 @dataclass(eq=False, repr=False)
 class Commits:
-    """Settles the batches of a commit, and has the shards in which they wait for it."""
+    """Commits batches and settles them, and has the shards in which they wait."""
 
     journal: Journal
     read_models: ReadModelCache
@@ -71,16 +71,16 @@ class Commits:
         self.shards = [CommitShard(self, number) for number in range(self.journal.commit_shards)]
 
     def shard_of(self, key: int) -> CommitShard:
-        """The shard in which the batches of a session wait: in the next commit of it, until which a batch may grow."""
+        """Return the shard in which a session's batches wait for the next commit; a batch may grow until then."""
         return self.shards[self.journal.shard_of(key)]
 
     async def commit(
         self, batches: Sequence[EventBatch], since: float, append: Append, may_differ: Callable[[int], bool]
     ) -> list[EventBatch]:
-        """Journal batches, answer them, and have them folded; returns those that `append` has left out.
+        """Journal batches, answer them, and have them folded; return those that `append` has left out.
 
-        `since` is when the oldest of them began to wait. After an error nothing is trusted that is known of sessions
-        whose key `may_differ`.
+        `since` is when the oldest of them began to wait. After an error, the read models of sessions whose key
+        `may_differ` are dropped.
         """
         origins = [batch.origin for batch in batches if batch.origin is not None]
         with self.tracer.span("commit", "internal", {"voicemem.batches": len(batches)}, origins) as span:
@@ -161,7 +161,7 @@ class Commits:
         self.feed.report(appended)
 
     def note_others(self, batch: EventBatch, counts: Counter[tuple[str, str]]) -> None:
-        """Count and log what of a batch was not stored, and audit its configuration changes."""
+        """Count and log the events of a batch that were not stored, and audit its configuration changes."""
         lease = batch.lease
         first = batch.arrivals[0] if batch.arrivals else None
         if isinstance(first, DecodedEvent) and is_no_unix_ms(first.event.ts):
@@ -211,7 +211,7 @@ class CommitShard:
             self.task = asyncio.create_task(self.commit_pending())
 
     def waits_apart(self, batch: EventBatch) -> bool:
-        """Let a batch wait behind its session if that is appended apart; whether it does."""
+        """Queue a batch behind its session if that is appended apart; return whether it was queued."""
         behind = self.apart.get(batch.lease.key)
         if behind is None:
             return False
@@ -249,7 +249,7 @@ class CommitShard:
             task.add_done_callback(self.apart_tasks.discard)
 
     async def commit_apart(self, keys: Sequence[int], batches: Sequence[EventBatch], since: float) -> None:
-        """Commit batches of some sessions; what has come behind them goes back to the shard."""
+        """Commit batches of some sessions; batches queued behind them go back to the shard."""
         await self.commits.commit(batches, since, self.journal.append, keys.__contains__)
         for key in keys:
             for batch in self.apart.pop(key):
@@ -306,5 +306,5 @@ def is_no_unix_ms(ts: int | None) -> bool:
 
 
 def log_session(what: str, project: str, session_id: str, **more: object) -> None:
-    """Log what became of a session, or of its producer. `more` are fields, and never what was said in the call."""
+    """Log a change of a session, or of its producer. `more` are fields, and never words of the call."""
     SESSION_LOG.info("Session %s", what, extra={"project": project, "session_id": session_id, **more})

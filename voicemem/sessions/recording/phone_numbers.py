@@ -1,6 +1,6 @@
-"""Numbers of a call's parties, hidden in what is kept of frames beside speech (docs/privacy.md).
+"""Hides the numbers of a call's parties in the parts of frames that are not speech (docs/privacy.md).
 
-What someone says is speech, for redaction to judge; ids, arguments and results of tools are not.
+Speech is left to redaction; ids, and arguments and results of tools, are not speech.
 """
 
 import re
@@ -25,7 +25,7 @@ OTHER_DIGITS = re.compile(r"[^\D0-9]|\\u")
 
 
 def may_have_number(payload: bytes, numbers: Sequence[str]) -> bool:
-    """Return whether a frame may have one of these numbers (their digits) in it, in any spelling."""
+    """Return whether a frame may contain one of these numbers (their digits), in any spelling."""
     digits = payload.translate(None, NO_DIGITS)
     if any(number[-MIN_DIGITS:].encode() in digits for number in numbers):
         return True
@@ -34,14 +34,14 @@ def may_have_number(payload: bytes, numbers: Sequence[str]) -> bool:
 
 
 def hide_in_frame(dialect: Dialect, content: JsonObject, numbers: Sequence[str]) -> JsonObject:
-    """A reduced frame without these numbers, but for what was said."""
+    """Return a reduced frame without these numbers; speech stays as it is."""
     speech = {(id(text.holder), text.key) for text in dialect.texts(content) if text.form != "value"}
     hidden: JsonObject = hide(content, numbers, speech)
     return hidden
 
 
 def hide_in_event(event: ProducedEvent, numbers: Sequence[str]) -> ProducedEvent:
-    """A tool call or a result without these numbers; other events as they are."""
+    """Return a tool call or a result without these numbers; other events as they are."""
     if isinstance(event, ToolCall):
         without = structs.replace(event, arguments=hide(event.arguments, numbers))
         return structs.replace(without, metadata=hide(event.metadata, numbers))
@@ -49,7 +49,7 @@ def hide_in_event(event: ProducedEvent, numbers: Sequence[str]) -> ProducedEvent
 
 
 def hide(value: Any, numbers: Sequence[str], speech: Collection[tuple[int, Any]] = ()) -> Any:
-    """A value without these numbers; `speech` are places that stay, by the identity of their holder and their key."""
+    """Return a value without these numbers; `speech` are places that stay, by the id of their holder and their key."""
     if isinstance(value, dict):
         return {
             hide_in_text(key, numbers): item if (id(value), key) in speech else hide(item, numbers, speech)
@@ -75,7 +75,7 @@ def hide_in_json(text: str, numbers: Sequence[str]) -> str:
 
 
 def international_in(text: str) -> list[str]:
-    """The digits of the numbers in a text that are behind a plus."""
+    """Return the digits of the numbers in a text that begin with a plus."""
     return [digits_in(run[0]) for run in INTERNATIONAL.finditer(text)]
 
 

@@ -55,18 +55,18 @@ MAX_NAMED = 1_000
 MAX_NAME = 64
 """Characters of a type's name in the log."""
 MAX_PICKED = 16 * 1024
-"""Bytes of what a frame says of the caller that are kept to compare the next with."""
+"""The most bytes of a frame's facts about the caller that are kept, to compare the next frame with."""
 ID_DIGITS = 32
 TOO_LONG = "What is kept of a frame may be at most 1 MiB."
 
 
 class FrameReducer:
-    """Reduces frames, and counts what became of them."""
+    """Reduces frames, and counts the results."""
 
     def __init__(self, metrics: Metrics, secret: bytes) -> None:
         self.metrics = metrics
         self.secret = secret
-        """Keys the ids that are made of what was said."""
+        """The key of the hashes that replace ids made of speech."""
         self.named: set[tuple[str, str]] = set()
 
     def reduce(
@@ -76,9 +76,9 @@ class FrameReducer:
         is_known: Callable[[FrameEvent], bool] | None = None,
         sender: SenderState | None = None,
     ) -> ReducedFrame | RejectedEvent | None:
-        """Return what is journaled for a frame; None for one that says nothing, or `is_known` by id, and has no seq.
+        """Return the event to journal for a frame; None if it means nothing, or `is_known` by id, and has no seq.
 
-        Without `keep_typed` a text that the app typed says nothing. `sender` has what its sender said before.
+        Without `keep_typed`, a text that the app typed means nothing. `sender` is the state of its sender.
         """
         dialect = DIALECTS.get(event.dialect)
         if dialect is None:
@@ -118,15 +118,15 @@ class FrameReducer:
         return ReducedFrame(kept, payload, frame)
 
     def keyed_id(self, said: bytes) -> str:
-        """An id that a repeat has too, and from which nothing that was said can be computed without the store."""
+        """Return an id that a repeat has too, and that reveals nothing of the text without the store's secret."""
         return hmac.digest(self.secret, b"frame " + said, "sha256").hex()[:ID_DIGITS]
 
     def hide_numbers(
         self, dialect: Dialect, frame: Frame, sender: SenderState, raw: RawFrame
     ) -> tuple[Frame, Sequence[str]]:
-        """Hide the numbers of parties in the ids of a frame, and make ids of which no text can be computed.
+        """Hide the parties' numbers in the ids of a frame, and replace ids that would reveal its text.
 
-        Return the frame, and the numbers. In ids each number becomes a hash of its own.
+        Return the frame, and the numbers. In ids, each number is replaced by its hash.
         """
         if frame.id is not None and dialect.ids_say_texts:
             frame = frame._replace(id=self.keyed_id(frame.id.encode()))
@@ -167,7 +167,7 @@ def may_keep(
     is_known: Callable[[FrameEvent], bool] | None,
     sender: SenderState,
 ) -> bool:
-    """True if a frame says anything here: neither typed, where that is left out, nor a part of what is not kept."""
+    """Return whether a frame is kept: it is neither typed text that is left out, nor a part of a frame that is."""
     if frame.typed and not keep_typed:
         return False
 
@@ -193,7 +193,7 @@ def note_caller(dialect: Dialect, frame: RawFrame, sender: SenderState) -> None:
 
 
 def kept_event(event: FrameEvent, frame: Frame | None) -> FrameEvent:
-    """The event that is journaled. A vendor's id that an event may not have is left out."""
+    """Return the event to journal, without a vendor's id that an event may not have."""
     if frame is None:
         return FrameEvent(dialect=event.dialect, session_id=event.session_id, producer=event.producer, seq=event.seq)
     vendor_id = frame.id if frame.id is not None and 1 <= len(frame.id) <= 128 else None
@@ -268,7 +268,7 @@ class Recorder:
         self.feed, self.refusals = self.commits.feed, self.commits.refusals
         self.frames = FrameReducer(self.metrics, journal.database.identity["cursor_secret"])
         self.identify_caller: Callable[[ProducerLease], Awaitable[None]] | None = None
-        """Looks for the user of a session, by what a sender's frames have said of the caller."""
+        """Sets the user of a session from what a sender's frames have said about the caller."""
 
     async def open_producer(
         self,
@@ -279,7 +279,7 @@ class Recorder:
         key_id: str | None = None,
         own_name: str | None = None,
     ) -> OpenedProducer:
-        """Open a producer's next epoch on a session; `own_name` is that of a producer of the service's own.
+        """Open a producer's next epoch on a session; `own_name` is the name of one of the service's own producers.
 
         The frame's configuration is for a new session, and is ignored for one that exists. Raises `Refused`,
         `StoreUnavailable`.
@@ -365,7 +365,7 @@ class Recorder:
         return batch
 
     async def identify(self, lease: ProducerLease) -> None:
-        """Name the user of a session, if a frame of its sender has newly said who calls. Raises `StoreUnavailable`."""
+        """Set the user of a session, if a frame has newly identified the caller. Raises `StoreUnavailable`."""
         if not lease.sender.is_unidentified or not lease.may_set or self.identify_caller is None:
             return
         lease.sender.is_unidentified = False
@@ -378,7 +378,7 @@ class Recorder:
     def validate(
         self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent
     ) -> DecodedEvent | RejectedEvent | None:
-        """Return an event as it is journaled, why it is rejected, or None for a frame that says nothing."""
+        """Return an event as it is journaled, its rejection, or None for a frame that means nothing."""
         if isinstance(arrival, RejectedEvent):
             return arrival
         event = arrival.event
@@ -401,7 +401,7 @@ class Recorder:
         return arrival
 
     async def check_update(self, lease: ProducerLease, arrival: DecodedEvent) -> DecodedEvent | RejectedEvent:
-        """Validate a `session.update` and its schema, and let others have their turn; or why it is rejected."""
+        """Return a `session.update` validated, with its schema, or its rejection; let other tasks run first."""
         validated = self.validate(lease, arrival)
         await give_way()
         if isinstance(validated, ConfigUpdate):
@@ -425,7 +425,7 @@ class Recorder:
         return [arrival for arrival in validated if arrival is not None]
 
     async def new_frames(self, stream: Stream, frames: list[ReducedFrame]) -> list[ReducedFrame]:
-        """The frames that a session does not have yet, as far as that is known."""
+        """Return the frames that a session does not have yet, as far as that is known."""
         with suppress(SessionQuarantined):
             await self.read_models.get_state(stream)
         has_frame = self.read_models.has_frame

@@ -1,4 +1,4 @@
-"""Takes what must not be kept out of events on their way to the journal (docs/redaction.md)."""
+"""Redacts events on their way to the journal (docs/redaction.md)."""
 
 import asyncio
 import importlib
@@ -23,24 +23,24 @@ from voicemem.store.records import JournalRow
 MAX_PRODUCERS = 10_000
 """The number of producers whose last words are remembered; for others the journal is read."""
 LOOK_BACK = 500
-"""Entries of a journal, the newest, in which the beginning of what continues is looked for."""
+"""How many of a journal's newest entries are searched for the beginning of speech that continues."""
 PAGE = 1_000
 LARGE_BYTES = 16 * 1024
-"""The size of a batch from which it is redacted on a thread, so that others do not wait for it."""
+"""Batches from this size on are redacted on a thread, so that others do not wait."""
 
 
 @dataclass(eq=False, repr=False)
 class Remembered:
-    """The speech of a producer, up to a position of the journal and a seq, and under which epoch."""
+    """The latest speech of a producer, and the position, epoch and seq up to which it is known."""
 
     speech: Speech
     position: int
     epoch: int | None = None
     next_seq: int | None = None
-    """None where that is not known: then all that comes counts as new."""
+    """None if it is not known: then every event counts as new."""
 
     def take(self, event: Event) -> Speech:
-        """Return the speech that an event belongs to; one that came before is only compared with what is stored."""
+        """Return the speech that an event continues; for a repeated event an empty one, since it is only compared."""
         if event.seq is None:
             return self.speech
         if self.next_seq is not None and event.seq < self.next_seq:
@@ -52,8 +52,8 @@ class Remembered:
 class Redaction:
     """Redacts batches in the order in which they are committed.
 
-    What a producer said last is remembered while everything that it sends is stored. After anything else (a start, a
-    node that took over, an event that was there already) it is read from the journal again.
+    A producer's latest speech is remembered while everything that it sends is stored. After anything else (a start, a
+    node that took over, a duplicate) it is read from the journal again.
     """
 
     def __init__(self, rules: Rules, store: Store, count: Callable[[int], None]) -> None:
@@ -90,7 +90,7 @@ class Redaction:
                 await asyncio.sleep(0)
 
     def settle(self, batch: EventBatch, appended: AppendResult) -> None:
-        """Note what became of a batch: what is remembered holds only if all of it was stored."""
+        """Keep what is remembered of a batch's producer only if all of the batch was stored."""
         lease, key = batch.lease, key_of(batch.lease)
         lease.position = appended.stream.position
         stored = not appended.position_taken and all(one.position is not None for one in appended.outcomes)
@@ -128,7 +128,7 @@ class Redaction:
         return first is not None and first == known.next_seq
 
     async def catch_up(self, known: Remembered, lease: ProducerLease) -> None:
-        """Read what a producer has said since: redacted again, its events in the journal give the same."""
+        """Read a producer's later speech: redacted again, its events in the journal give the same."""
         with suppress(DamagedEntry):
             while rows := await self.store.journal.read_rows(lease.key, known.position, PAGE):
                 known.position = rows[-1].position
@@ -176,7 +176,7 @@ def redact_batch(batch: EventBatch, known: Remembered) -> int:
 
 
 def load_rules(settings: Settings) -> Rules | None:
-    """Return the rules of redaction; None for nothing. Raises `CannotStart` if an own rule cannot be imported."""
+    """Return the rules of redaction, None without any. Raises `CannotStart` if a custom rule cannot be imported."""
     if not settings.redact:
         return None
     own = [name for name in settings.redact if OWN_REDACTION.fullmatch(name)]

@@ -36,7 +36,7 @@ TURN_ENTRY_BYTES = 150
 
 
 class Step(NamedTuple):
-    """A step of a tail: what a reader gets who has all that was before, the same for every such reader."""
+    """A step of a tail: the changes for a reader that has everything before, the same for every such reader."""
 
     position: int
     seen_bytes: int
@@ -55,9 +55,9 @@ class Reader:
         """True if it is to be sent all turns, seen before or not."""
         self.behind: dict[int, TurnMarks] = {}
         self.step: Step | None = None
-        """The newest step of another, where that is all it was not sent yet."""
+        """The newest step of another reader, if that is all that this one has not been sent."""
         self.seen_bytes = 0
-        """How many bytes of the journal were folded when it was sent something last."""
+        """How many bytes of the journal were folded when it was last sent something."""
 
     async def read_changes(self, stream: Stream) -> Any:
         """Return the changes since the last time, None for nothing. Raises as `ReadModelCache.get`."""
@@ -79,7 +79,7 @@ class Reader:
             self.behind, self.step = dict(self.step.before), None
 
     def miss(self, step: Step, is_level: bool) -> None:
-        """Note what another was sent, who with `is_level` had been sent all before."""
+        """Note a step that another reader was sent, which with `is_level` had been sent everything before."""
         if is_level and not self.behind and self.step is None:
             self.step = step
             return
@@ -144,7 +144,7 @@ class Followed(Generic[T]):
         raise NotImplementedError
 
     def apply(self, changes: T, reader: Reader) -> Any:
-        """Note what was seen, and that one reader is sent it; what it is sent. The others keep what they were sent."""
+        """Apply the changes, and return what one reader is sent. The others keep what they were sent."""
         raise NotImplementedError
 
 
@@ -158,7 +158,7 @@ class FollowedMemory(Followed[Comparison]):
         self.marks_bytes = 0
 
     async def begin_reading(self, key: int, position: int) -> Reader:
-        """A reader that has the memory as it was at a position. Raises as `ReadModelCache.get`."""
+        """Return a reader that has the memory as it was at a position. Raises as `ReadModelCache.get`."""
         async with self.lock:
             reader = Reader(self, position)
             if position == 0:
@@ -218,7 +218,7 @@ class FollowedTurns(Followed[TurnChanges]):
         self.digests: dict[int, bytes] = {}
 
     def begin_reading(self) -> Reader:
-        """A reader that was sent nothing yet."""
+        """Return a reader that was sent nothing yet."""
         reader = Reader(self, is_new=True)
         self.readers.add(reader)
         return reader
@@ -251,7 +251,7 @@ class FollowedSessions:
         self.turns: WeakValueDictionary[int, FollowedTurns] = WeakValueDictionary()
 
     async def read_memory(self, key: int, unfinished: bool, position: int) -> Reader:
-        """A reader that has the memory of a session as it was at a position. Raises as `ReadModelCache.get`."""
+        """Return a reader that has the memory of a session as it was at a position. Raises as `ReadModelCache.get`."""
         memory = self.memories.get((key, unfinished))
         if memory is None:
             memory = self.memories[key, unfinished] = FollowedMemory(self.read_models, unfinished)

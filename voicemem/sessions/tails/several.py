@@ -38,8 +38,8 @@ MAX_FOLLOWED = 256
 LIST_PAGE = 1000
 """Keys, or sessions, in a page of a list."""
 LIST_EVERY = 20
-"""Looks at which are new until the next one at which are running, on a store of several nodes: nothing here reports
-an older session that matches only now, or is reopened, on another node."""
+"""On a store of several nodes, every so many looks for new sessions, the running ones are listed too: nothing here
+reports an older session that matches only now, or is reopened, on another node."""
 LOAD_PAGE = 50
 """New sessions that are loaded at a time; each may have a large configuration."""
 
@@ -138,7 +138,7 @@ class TailOfSeveral(Tail):
         self.scope = scope
         self.known = known
         self.awaits_end = session_filter.state == "ended"
-        if not self.store.is_exclusive:  # other nodes begin sessions of which no commit here tells
+        if not self.store.is_exclusive:  # no commit here reports the sessions of other nodes
             self.poll_s /= 2
         self.polls = 0
         self.named: dict[int, Stream] = {}
@@ -184,11 +184,11 @@ class TailOfSeveral(Tail):
                 self.follow_known(page)
 
     def running_pages(self) -> AsyncIterator[list[Stream]]:
-        """All running sessions that match, by pages."""
+        """Return all running sessions that match, by pages."""
         return self.store.journal.list_pages(replace(self.session_filter, state="running", limit=LIST_PAGE))
 
     async def find_new_sessions(self) -> bool:
-        """Follow sessions that have started, by key. Returns False if some may be left until others are over."""
+        """Follow sessions that have started, by key. Return False if some may be left until others are over."""
         after = self.known.floor
         while self.has_room:
             keys = await self.store.journal.list_keys_after(self.session_filter.project, after, LIST_PAGE)
@@ -203,7 +203,7 @@ class TailOfSeveral(Tail):
         return False
 
     async def examine(self, keys: list[int]) -> bool:
-        """Follow those of these new sessions that match; returns False if there is no room for all of them."""
+        """Follow those of these new sessions that match; return False if there is no room for all of them."""
         for stream in await self.store.journal.find_sessions(self.session_filter.project, keys):
             if stream.state != "erased" and self.matches(stream):
                 if not self.has_room:
@@ -239,7 +239,7 @@ class TailHub:
         self.open_tails: set[Tail] = set()
 
     async def watch(self, tail: Tail) -> AsyncGenerator[list[TailItem], None]:
-        """The items of a tail, each as soon as it is journaled; see `Tail.watch`."""
+        """Yield the items of a tail, each as soon as it is journaled; see `Tail.watch`."""
         if not self.open_tails:
             self.feed.listeners.append(self.notify)
         self.open_tails.add(tail)
@@ -262,7 +262,7 @@ class TailHub:
             tail.notify_keys(keys)
 
     async def tail_session(self, stream: Stream, view: TailView, cursor: str | None, after: int = 0) -> Tail:
-        """A tail from a place, or a position. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+        """Return a tail from a place, or a position. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
         if cursor is not None:
             after = parse_session_cursor(self.store.directory.incarnation, stream.key, cursor)
             if after > stream.position:
@@ -270,7 +270,7 @@ class TailHub:
         return Tail(self.sources, view, [FollowedSession(stream, after)])
 
     async def tail_several(self, session_filter: SessionFilter, view: TailView, cursor: str | None) -> Tail:
-        """A tail of the sessions that match, from a place, or else from now.
+        """Return a tail of the sessions that match, from a place, or else from now.
 
         From now, it follows the sessions that are running and all that start later. From a place, it also follows the
         sessions that started since. Raises `Refused` (`invalid_position`, `other_incarnation`, `too_many_sessions`).
@@ -294,7 +294,7 @@ class TailHub:
         return tail
 
     async def known_then(self, session_filter: SessionFilter, cursor: str) -> tuple[list[FollowedSession], KnownKeys]:
-        """The sessions to follow and known at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+        """Return sessions followed and known at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
         floor, positions, seen = parse_several_cursor(self.store.directory.incarnation, cursor)
         named = {floor, *positions, *seen} - {0}
         streams = {

@@ -28,9 +28,9 @@ SMALL_PAGE = 8
 YIELD_EVERY = 32
 """Sessions that a tail looks at before others get their turn."""
 PAGE_PAUSE_S = 0.05
-"""The beat on which tails of the page look again: no one sees more, and those who watch a call cost ingest."""
+"""The interval at which the page's tails look again: people see no difference, and each look takes time from ingest."""
 POLL_S = 0.5
-"""How often tails look at what no commit of the recorder wakes them for, such as closes and changes over REST."""
+"""How often tails look for changes that no commit of the recorder reports, such as closes and changes over REST."""
 KEY_POSITION = r"\d{1,16}-\d{1,16}"
 SESSION_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.({KEY_POSITION})\Z", re.ASCII)
 SEVERAL_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{KEY_POSITION}|_\d{{1,16}})*)\Z", re.ASCII)
@@ -69,7 +69,7 @@ class MemoryChange(Struct, frozen=True):
 
 
 class SessionOver(Struct, frozen=True):
-    """The last item of a session: nothing more comes of it."""
+    """The last item of a session."""
 
     session_id: SessionId
     state: Annotated[str, Meta(extra_json_schema={"enum": ["ended", "erased"]})]
@@ -161,8 +161,8 @@ class Tail:
     async def poll(self) -> None:
         """Note which sessions may have changed without a notification, once every `poll_s`.
 
-        On a store that several nodes may share, a watcher looks for all tails at once at the journals' ends. So there
-        a tail only looks at what it could not read last time, and at what may soon be closed for good.
+        On a store that several nodes may share, a watcher polls the ends of journals for all tails. So there a tail
+        only looks at sessions that it could not read last time, and at those that may soon be closed for good.
         """
         self.dirty_keys.update(
             key
@@ -173,7 +173,7 @@ class Tail:
         )
 
     def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
-        """The last item; in a tail of one session, a reader that returns with its place gets the same item again."""
+        """Return the last item; in a tail of one session, a reader that resumes there gets the same item again."""
         place = None if self.is_endless else self.cursor
         del self.followed[session.stream.key]
         return TailItem(place or self.cursor, SessionOver(session.stream.id, state, reason))
@@ -299,7 +299,7 @@ def format_session_cursor(incarnation: str, key: int, position: int) -> str:
 
 
 def parse_session_cursor(incarnation: str, key: int, cursor: str) -> int:
-    """The position in a place of this session. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+    """Return the position in a place of this session. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
     place_key, position = parse_pair(match_cursor(SESSION_CURSOR, incarnation, cursor)[2])
     if place_key != key:
         raise Refused("invalid_position", "The position belongs to another session.")
@@ -307,17 +307,17 @@ def parse_session_cursor(incarnation: str, key: int, cursor: str) -> int:
 
 
 def format_pair(key: int, position: int) -> str:
-    """A followed session in a place of several."""
+    """Return a followed session in a place of several."""
     return f"_{key}-{position}"
 
 
 def join_pairs(incarnation: str, floor: int, pairs: Iterable[str], seen: Sequence[int]) -> str:
-    """A place in several sessions, with their pairs as `format_pair` makes them."""
+    """Return a place in several sessions, with their pairs as `format_pair` makes them."""
     return f"{incarnation}.{floor}{''.join(pairs)}{''.join(f'_{key}' for key in seen)}"
 
 
 def parse_several_cursor(incarnation: str, cursor: str) -> SeveralCursor:
-    """The place in a text of `join_pairs`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+    """Parse a cursor of `join_pairs`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
     match = match_cursor(SEVERAL_CURSOR, incarnation, cursor)
     parts = match[3].split("_")[1:]
     positions = dict(parse_pair(part) for part in parts if "-" in part)
