@@ -15,7 +15,7 @@ from voicemem.protocol.codec import split_payloads
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
 
 EXPECT_AGAIN_MS = 1_000
-"""How much later a producer that sends without a connection must be expected for that to be written."""
+"""By how much the time until which a producer without a connection is expected must rise to be written again."""
 
 
 class Offer(NamedTuple):
@@ -48,7 +48,7 @@ class Batch(Struct):
     expected_position: int | None = None
     """The position at which the journal must end for `offers` to be stored; None: any."""
     joined: int = 0
-    """How many events `payloads` are, where some came together and have commas between them; 0: each is one."""
+    """The number of events in `payloads`, if some hold several with commas between them; 0: each is one event."""
 
     def as_offers(self) -> Sequence[Offer]:
         if self.offers is not None:
@@ -58,11 +58,11 @@ class Batch(Struct):
 
     @property
     def count(self) -> int:
-        """How many events its payloads are."""
+        """The number of events in its payloads."""
         return self.joined or len(self.payloads)
 
     def run(self, position: int) -> "JournalRun":
-        """Its payloads as they are stored when all are, the first at this position."""
+        """Return its payloads as they are stored, if all are, the first at this position."""
         name, seq = self.producer, self.first_seq
         return JournalRun(self.key, position, name, seq, self.received_ms, self.payloads, self.joined)
 
@@ -83,8 +83,8 @@ class Outcome(NamedTuple):
 class AppendResult(Struct, frozen=True, gc=False):
     """The results of a batch, with the stream and the producer's `next_seq` after it.
 
-    `position` is that of the first event when all were stored in a row. Otherwise it is None, and `outcomes` has one
-    outcome for each event.
+    `position` is the first event's if all were stored in a row. Otherwise it is None, and `outcomes` has one outcome
+    for each event.
     """
 
     stream: Stream
@@ -93,14 +93,14 @@ class AppendResult(Struct, frozen=True, gc=False):
     outcomes: Sequence[Outcome] = ()
     reopened: bool = False
     position_taken: bool = False
-    """True if the journal did not end at the batch's `expected_position`, so that nothing was looked at."""
+    """True if the journal did not end at the batch's `expected_position`, so that no event was examined."""
 
 
 def admit(stream: Stream, producer: ProducerState, epoch: int | None, offer: Offer) -> Outcome | None:
-    """Decide on an offer: its outcome, or None when it is to be stored.
+    """Return the outcome of an offer, or None if it is to be stored.
 
-    A `duplicate` must still be compared with what is stored under its seq. The check for duplicates comes before that
-    for the end of the session: a producer that lost the acks of its last events may resend them at any time later.
+    A `duplicate` must still be compared with the event stored under its seq. Duplicates are checked before the end of
+    the session: a producer that lost the acks of its last events may resend them at any later time.
     """
     if stream.state == "erased":
         return Outcome(code="session_erased")
@@ -133,12 +133,12 @@ def admits_all(stream: Stream, producer: ProducerState, batch: Batch) -> bool:
 
 
 def must_note_expected(producer: ProducerState, until_ms: int) -> bool:
-    """Return whether it is to be written that a producer without a connection is expected until then."""
+    """Return whether the time until which a producer without a connection is expected must be written."""
     return until_ms >= (producer.expected_until_ms or 0) + EXPECT_AGAIN_MS
 
 
 def outcome_sentence(outcome: Outcome) -> str:
-    """The sentence for an outcome's code, with the seq that a gap expects."""
+    """Return the sentence for an outcome's code, with the seq that a gap expects."""
     text = CODES[outcome.code or "internal"].sentence
     return f"{text} Expected seq {outcome.expected}." if outcome.expected is not None else text
 
@@ -156,7 +156,7 @@ class JournalRun(Struct, frozen=True, gc=False):
     """As in a batch."""
 
     def columns(self, waypoint: bool) -> tuple[Any, ...]:
-        """The values of `runs.JOURNAL_COLUMNS`; the payloads of several events become one JSON array."""
+        """Return the values of `runs.JOURNAL_COLUMNS`; the payloads of several events become one JSON array."""
         stream, position, payloads = self.stream, self.position, self.payloads
         count = self.joined or len(payloads)
         payload = payloads[0] if count == 1 else b"[%b]" % b",".join(payloads)
@@ -165,5 +165,5 @@ class JournalRun(Struct, frozen=True, gc=False):
 
 
 def checksum(stream: int, position: int, payload: bytes) -> int:
-    """The CRC of a payload in its place, so that a row that was moved elsewhere counts as damaged too."""
+    """Return the CRC of a payload in its place, so that a row that was moved elsewhere counts as damaged too."""
     return zlib.crc32(payload, (stream ^ position) & 0xFFFFFFFF)

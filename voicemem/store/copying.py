@@ -1,11 +1,11 @@
 """A copy of a store into another engine: portions of rows, then a comparison of every row (docs/postgresql.md).
 
-What is copied are the tables that all engines have, row by row. A row has the values of the columns that both ends
-have. Keys stay what they are, so that cursors, tails and checksums of the journal hold in the copy. What an engine
-repeats elsewhere (labels) it derives.
+The tables that all engines have are copied row by row, with the columns that both ends have. Keys stay the same, so
+that cursors, tails and checksums of the journal are valid in the copy. Values that an engine repeats elsewhere (labels)
+it derives.
 
-What stays behind: snapshots, which are made again from journals; nodes, claims, observations and replies under way,
-since no process serves a store that is copied; and the content of erased sessions that is not deleted yet.
+Not copied are snapshots, which are made again from journals; nodes, claims, observations and replies under way, since
+no process serves a store that is copied; and the content of erased sessions that is not deleted yet.
 """
 
 import errno
@@ -46,7 +46,7 @@ class CopiedTable(NamedTuple):
     content: str = f"stream not in {ERASED}"
     """The condition for rows to be copied, which leaves out those of erased sessions."""
     columns: tuple[str, ...] = ()
-    """Those that both ends have; the key comes first."""
+    """The columns that both ends have; the key comes first."""
     flags: frozenset[str] = frozenset()
     """Columns of flags, which are numbers on SQLite."""
 
@@ -92,15 +92,15 @@ SELECT_KEYS = "select key from streams where state <> 'erased' order by key"
 
 
 class CopyFailed(Exception):
-    """A copy that cannot be made, or continued; the text says why."""
+    """A copy cannot be made or continued; the text says why."""
 
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a system whose disk, or whose quota on it, is full."""
+"""Errors of a full disk, or of a disk quota that is used up."""
 
 
 def full_disk(path: str, needed: int, at_least: bool = False, left: str = "Nothing was changed.") -> CopyFailed:
-    """The failure to write a file of `needed` bytes; `left` says what there is now."""
+    """Return the failure to write a file of `needed` bytes; `left` says what there is now."""
     folder = os.path.dirname(os.path.abspath(path))
     size, free = map(shown_bytes, (needed, shutil.disk_usage(folder).free))
     needs = f"needs {'more than ' if at_least else ''}{size}"
@@ -112,11 +112,11 @@ def shown_bytes(count: int) -> str:
 
 
 class Differs(CopyFailed):
-    """Raised where the copy differs from the source."""
+    """The copy differs from the source."""
 
 
 class Volume(NamedTuple):
-    """The contents of a store by number; a source of which any of these changed was written meanwhile."""
+    """The contents of a store in numbers; if any of these has changed, the source was written meanwhile."""
 
     sessions: int
     """Without erased ones."""
@@ -157,12 +157,12 @@ class CopyEnd(ABC):
     """A store as one end of a copy. Both ends are used by one thread.
 
     No service runs on them meanwhile: a source is locked, and refused while a node lives; a target has a mark from its
-    first row to its last, with which it is not served. The mark moves in the transactions that add the rows, so a copy
-    that was cut off continues behind its last commit.
+    first row to its last, and is not served with it. The mark moves in the transactions that add the rows, so an
+    interrupted copy continues after its last commit.
     """
 
     connection: Connection | None = None
-    """The connection that writes, and reads single rows; None for a target that is only inspected and is absent."""
+    """The connection that writes, and reads single rows; None for an absent target that is only inspected."""
 
     @property
     def values(self) -> Mapping[str, bytes]:
@@ -239,7 +239,7 @@ class CopyEnd(ABC):
 
     @abstractmethod
     def schema_of(self, table: str) -> dict[str, bool]:
-        """The columns of a table, and whether each is one of flags."""
+        """Return the columns of a table, and whether each holds flags."""
 
     @abstractmethod
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
@@ -267,7 +267,7 @@ class CopyEnd(ABC):
 
     @abstractmethod
     def make_derived(self, cursor_secret: bytes) -> None:
-        """Make what is derived from the copied rows: words of memories, counts."""
+        """Make the rows that are derived from the copied ones: words of memories, counts."""
 
     @abstractmethod
     def close(self) -> None:
@@ -275,7 +275,7 @@ class CopyEnd(ABC):
 
 
 def tables_of(source: CopyEnd, target: CopyEnd) -> list[CopiedTable]:
-    """The tables with the columns that both ends have: what only one engine has, it makes of these."""
+    """Return the tables with the columns that both ends have; an engine derives its other columns from these."""
     tables = []
     for table in TABLES:
         ours, theirs = source.schema_of(table.name), target.schema_of(table.name)
@@ -349,7 +349,7 @@ def portions(rows: Iterator[Row]) -> Iterator[tuple[list[Row], int]]:
 def compare_rows(source: CopyEnd, target: CopyEnd, report: Report) -> set[int]:
     """Compare every row of both ends. Raises `Differs`.
 
-    Returns the sessions whose journal is damaged in the source; in the copy it is as damaged.
+    Return the sessions whose journal is damaged in the source; it is just as damaged in the copy.
     """
     done = CopyMark(incarnation=source.values["incarnation"], volume=source.measure())
     damaged: set[int] = set()
@@ -401,7 +401,7 @@ def bytes_in(row: Row) -> int:
 
 
 def finish_copy(source: CopyEnd, target: CopyEnd, to: str, now_ms: int) -> None:
-    """Take the source out of service, and then put the target into it: at no moment are there two of one identity."""
+    """Take the source out of service, and then put the target into service: two stores never share an identity."""
     values = {name: source.values[name] for name in COPIED_VALUES}
     source.hand_over(msgspec.json.encode(MovedMark(to=to, moved_ms=now_ms)))
     target.finish(values)

@@ -1,8 +1,8 @@
-"""The seam between the store and its engines: a few verbs on a connection, and who runs a job on which.
+"""The seam between the store and its engines: a few verbs on a connection, and the verbs that run jobs on connections.
 
 A class of the store (`Outbox`, `Directory`, ...) is written once, over one SQL text per operation. The text is standard
-SQL that SQLite and PostgreSQL both run, with named parameters (`:key`). What the two say differently is written in
-PostgreSQL's words, and SQLite's driver puts it into its own:
+SQL that SQLite and PostgreSQL both run, with named parameters (`:key`). Where the two differ, it is written in
+PostgreSQL's dialect, and SQLite's driver translates:
 
 - `x in :keys` and `x not in :keys`, where the value is a list of numbers or of texts;
 - `greatest(a, b)`, `least(a, b)` `strpos(text, part)`, and `md5(name)` in an index of names, which may be too long;
@@ -10,7 +10,7 @@ PostgreSQL's words, and SQLite's driver puts it into its own:
   select: SQLite has one writer, and leaves them out.
 
 Texts are `str`, blobs are `bytes` and numbers are `int` on both engines. A flag goes in as `bool`; SQLite gives it back
-as 0 or 1, so read it with `bool(...)`. Write `cast(:value as text)` where nothing says what type a value has, as in
+as 0 or 1, so read it with `bool(...)`. Write `cast(:value as text)` where the type of a value is not clear, as in
 `:value is null`.
 """
 
@@ -38,7 +38,7 @@ Row = tuple[Any, ...]
 
 
 class Check(NamedTuple, Generic[T]):
-    """A part of all streams, by key, of which some are behind with something."""
+    """The result of a check of some streams, by key: those that are behind with some work."""
 
     behind: Sequence[T]
     looked_at: int
@@ -47,7 +47,7 @@ class Check(NamedTuple, Generic[T]):
 
 
 def checked(rows: Sequence[Row], limit: int, behind: Sequence[T]) -> Check[T]:
-    """Return what a look at streams has found; each row begins with a key, and there are at most `limit`."""
+    """Return the result of a check of streams; each row begins with a key, and there are at most `limit`."""
     return Check(behind, len(rows), rows[-1][0] if len(rows) == limit else None)
 
 
@@ -57,17 +57,17 @@ def columns(names: Iterable[str], prefix: str = "") -> str:
 
 
 def assign(names: Iterable[str]) -> str:
-    """The assignments of parameters to columns of their names."""
+    """Return the assignments of parameters to columns of their names."""
     return ", ".join(f"{name} = :{name}" for name in names)
 
 
 def insert(table: str, names: Collection[str]) -> str:
-    """The statement that inserts a row of parameters that are called as the columns."""
+    """Return the statement that inserts a row of parameters that are called as the columns."""
     return f"insert into {table} ({columns(names)}) values ({columns(names, ':')})"
 
 
 def upsert(table: str, key: Collection[str], names: Iterable[str]) -> str:
-    """The statement that inserts a row or replaces the one that has its key; `names` are the other columns."""
+    """Return the statement that inserts a row or replaces the one that has its key; `names` are the other columns."""
     names = list(names)
     changes = ", ".join(f"{name} = excluded.{name}" for name in names)
     return f"{insert(table, [*key, *names])} on conflict ({columns(key)}) do update set {changes}"
@@ -129,13 +129,13 @@ class Connection(ABC):
 
     @abstractmethod
     def fence(self, token: str | None) -> None:
-        """Keep out what a node that was just deleted (None: every node) would still commit, and wait for what it does.
+        """Keep a node that was just deleted (None: every node) from committing, and wait for its commits under way.
 
-        Nothing that is kept at hand of its streams counts from then on.
+        What is cached of its streams is not valid from then on.
         """
 
     def draw_key(self) -> int:
-        """Return a new key for an endpoint or a delivery: a number that rises with time and is never given twice.
+        """Return a new key for an endpoint or a delivery: a number that rises with time and is never used twice.
 
         Two nodes may draw the same one at the same moment. The insert then fails and the job runs again, so draw it
         inside the job.
@@ -151,7 +151,7 @@ class Database(ABC):
     """A database of one engine: runs jobs, which are functions of a connection, on its threads."""
 
     engine: str
-    """`sqlite` or `postgresql`, for the few things that only one of them has."""
+    """`sqlite` or `postgresql`, for the few differences in SQL."""
     is_exclusive: bool
     """True where no other process has the store."""
     identity: dict[str, bytes]
@@ -164,7 +164,7 @@ class Database(ABC):
         """Run a job in one transaction, and return its result after the commit is on disk.
 
         A job that raises a `VoicememError` must do so before it writes. A job may run more than once: PostgreSQL
-        repeats a transaction that others were in the way of, SQLite one that failed because of another job in it.
+        repeats a transaction that conflicted with others, SQLite one that failed because of another job in it.
         Raises `StoreUnavailable`.
         """
 
@@ -177,7 +177,7 @@ class Database(ABC):
         return await self.read(job)
 
     async def scan(self, job: Callable[[Connection], T]) -> T:
-        """Run a job that looks through many rows: other reads do not wait for it."""
+        """Run a job that reads many rows: other reads do not wait for it."""
         return await self.read(job)
 
     async def rows(self, query: str, **values: Any) -> list[Row]:
@@ -188,12 +188,12 @@ class Database(ABC):
         return await self.read_inline(lambda connection: connection.row(query, **values))
 
     async def find(self, make: Callable[..., T], query: str, **values: Any) -> T | None:
-        """Make something of the columns of that row."""
+        """Return `make` of the columns of that row; None if there is none."""
         row = await self.row(query, **values)
         return None if row is None else make(*row)
 
     async def count(self, query: str, **values: Any) -> int:
-        """Read the number that a query finds by looking through many rows."""
+        """Return the number that a query counts over many rows."""
         return int((await self.scan(lambda connection: connection.one(query, **values)))[0])
 
     async def execute(self, statement: str, **values: Any) -> int:
@@ -211,7 +211,7 @@ class Database(ABC):
         return await self.append(batches, now_ms)
 
     find_kept_stream: Callable[[str, str, str], Stream | None] = staticmethod(lambda project, kind, name: None)
-    """Finds the committed stream of a project, kind and name if it is at hand, without a query; for any thread."""
+    """Finds the committed stream of a project, kind and name if it is cached, without a query; for any thread."""
 
     # Nodes
 
@@ -221,13 +221,13 @@ class Database(ABC):
         return False
 
     async def settle(self, free: Callable[[Connection], None]) -> None:
-        """See `Nodes.settle`; `free` frees what all nodes held where the store is not what it was."""
+        """See `Nodes.settle`; `free` frees what all nodes held if the store is another incarnation."""
         return
 
     def adopt(self, connection: Any) -> bool:
-        """Begin to work with the server that answers; False where the store may not be what it was on the one before.
+        """Begin to work with the server that answers; return False if it may lack events that the previous one had.
 
-        Then it is another incarnation. Of two nodes that begin at once, one waits for the other.
+        Then the store is another incarnation. Of two nodes that begin at once, one waits for the other.
         """
         return True
 
@@ -237,11 +237,11 @@ class Database(ABC):
 
     @abstractmethod
     async def register_node(self, token: str, job: Callable[[Connection], None]) -> None:
-        """Run a job as `write` does, also where this process is not a node, and work as this node from then on."""
+        """Run a job as `write` does, even if this process is not a node, and work as this node from then on."""
 
     @abstractmethod
     async def try_again(self, job: Callable[[Connection], None]) -> None:
-        """Try the connections that are in trouble. Raises `StoreRuined` where this process has lost the store."""
+        """Try the failing connections. Raises `StoreRuined` if this process has lost the store."""
 
     async def keep_up(self) -> None:
         """Do what each heartbeat of a node does for the engine."""
@@ -257,7 +257,7 @@ S = TypeVar("S", bound=Port)
 
 
 class Runs(Protocol):
-    """Makes a method a job that a verb of `Database` runs; callers leave the connection out, and await the result."""
+    """Makes a method a job that a verb of `Database` runs; callers omit the connection, and await the result."""
 
     def __call__(
         self, job: Callable[Concatenate[S, Connection, P], T], /
@@ -298,7 +298,7 @@ class Queued(NamedTuple):
 class GroupCommit(Generic[J]):
     """A thread that commits all waiting jobs together: while one commit is on its way to the disk, others queue up.
 
-    So throughput grows with load, and a lone job never waits for company. `commit` gets jobs and returns the result of
+    So throughput grows with load, and a lone job never waits for others. `commit` gets jobs and returns the result of
     each, an exception where it failed.
     """
 
@@ -368,11 +368,11 @@ def set_results(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
 LOG = logging.getLogger("voicemem.store")
 BEGUN = "The store is in trouble: %s"
 OVER = "The store is out of trouble after %.1f s"
-"""Of the trouble of any number of connections there is one such pair: each outage is in the log once."""
+"""One such pair of lines covers the failures of all connections: each outage is in the log once."""
 
 
 class ConnectionFailures:
-    """The failures of a store's connections, each on its own: that one works says nothing of the others.
+    """The failures of a store's connections, each on its own: one that works says nothing about the others.
 
     The log says when they begin, and when they are over. For any thread.
     """
@@ -380,7 +380,7 @@ class ConnectionFailures:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.reasons: dict[Hashable, str] = {}
-        """By what is in trouble; the newest last."""
+        """By what has failed; the newest last."""
         self.since = 0.0
         """When the first of these began, by the monotonic clock."""
 
@@ -404,7 +404,7 @@ class ConnectionFailures:
 
     @property
     def reason(self) -> str | None:
-        """The newest; None where nothing is in trouble."""
+        """The newest reason; None if nothing has failed."""
         with self.lock:
             return next(reversed(self.reasons.values()), None)
 
@@ -428,7 +428,7 @@ class KeySource:
         self.lock = threading.Lock()
 
     def now_ms(self) -> int:
-        """The database's time, as of the connection that asked for it."""
+        """Return the database's time, by the offset that was measured when it was opened."""
         return int(self.offset_ms + self.monotonic() * 1000)
 
     def draw(self) -> int:
@@ -439,5 +439,5 @@ class KeySource:
 
 
 def first_key(ms: int) -> int:
-    """The lowest key of a time in Unix ms."""
+    """Return the lowest key of a time in Unix ms."""
     return (ms - EPOCH_MS) << RANDOM_BITS

@@ -1,4 +1,4 @@
-"""Deliveries as those read them who own their session, their endpoint or their project."""
+"""Deliveries as the owners of a session, an endpoint or a project read them."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -32,7 +32,7 @@ class EndpointDelivery(NamedTuple):
 
 
 class DeliveryFilter(Struct, frozen=True, kw_only=True):
-    """A filter of deliveries by all its conditions; `before` is the key of the last one of the page before."""
+    """A filter of deliveries by all its conditions; `before` is the last key of the previous page."""
 
     session_id: str | None = None
     event_type: int | None = None
@@ -49,7 +49,7 @@ class ListedDelivery(NamedTuple):
 
 
 class DeliveryPage(NamedTuple):
-    """The newest first; `next_before` is the key with which the list continues, None at its end.
+    """A page of deliveries, the newest first; `next_before` is the `before` of the next page, None at the end.
 
     There may be fewer than the query's limit, or none, before the end.
     """
@@ -59,7 +59,7 @@ class DeliveryPage(NamedTuple):
 
 
 class EndpointCounts(NamedTuple):
-    """Deliveries of an endpoint: those made since a time that were delivered or failed, and all that wait."""
+    """Counts of an endpoint's deliveries: delivered and failed ones made since a time, and all pending ones."""
 
     delivered: int = 0
     failed: int = 0
@@ -88,7 +88,7 @@ RESEND_FAILED = f"""
     where endpoint = :endpoint and state = 'failed' and made_ms >= :since_ms and {NOT_ERASED}
 """
 MOST_SCANNED = 5_000
-"""Deliveries that one page of a project's list looks at, since they may be of other projects."""
+"""Deliveries that are read for one page of a project's list, since they may be of other projects."""
 OF_PROJECT = """
     s.project = :project and s.state <> 'erased' and (:operators or e.stream is not null or e.project is not null)
 """
@@ -117,7 +117,7 @@ class Deliveries(Port):
 
     @reads
     def list_deliveries(self, connection: Connection, stream: int) -> list[Delivery]:
-        """All deliveries of a session with their attempts, in the order of their making."""
+        """Return all deliveries of a session with their attempts, in the order in which they were made."""
         rows = connection.rows(LIST_OF_SESSION, stream=stream)
         return [to_delivery(connection, row).delivery for row in rows]
 
@@ -127,7 +127,7 @@ class Deliveries(Port):
     def list_endpoint_deliveries(
         self, connection: Connection, key: int, query: DeliveryFilter
     ) -> list[EndpointDelivery]:
-        """An endpoint's deliveries that match, the newest first."""
+        """Return an endpoint's deliveries that match, the newest first."""
         before = "true" if query.before is None else "x.key < :before"
         sql = LIST_OF_ENDPOINT.format(conditions=" and ".join([before, *conditions_of(query)]))
         return [to_delivery(connection, row) for row in connection.rows(sql, endpoint=key, **asdict(query))]
@@ -143,7 +143,7 @@ class Deliveries(Port):
         return to_delivery(connection, connection.one(SELECT_DELIVERY, key=delivery))
 
     async def resend_failed(self, key: int, since_ms: int, now_ms: int) -> int:
-        """Do the same for all failed deliveries made at `since_ms` or later. Returns how many there are."""
+        """Do the same for all failed deliveries made at `since_ms` or later; return how many there are."""
         return await self.database.execute(RESEND_FAILED, endpoint=key, since_ms=since_ms, now_ms=now_ms)
 
     # Of a project, over all endpoints, the sessions' own included; with `operators` also those to the operator's
@@ -172,7 +172,7 @@ class Deliveries(Port):
     def find_project_delivery(
         self, connection: Connection, project: str, delivery: int, operators: bool
     ) -> tuple[ListedDelivery, FrozenPayload | None] | None:
-        """One of them, and the payload of its body, None before it is made; None when it is unknown."""
+        """Return one of them with its payload, which is None before it is made; None if the delivery is unknown."""
         row = connection.row(FIND, project=project, key=delivery, operators=operators)
         if row is None:
             return None
@@ -184,7 +184,7 @@ class Deliveries(Port):
     def count_endpoint_deliveries(
         self, connection: Connection, keys: Sequence[int], since_ms: int
     ) -> dict[int, EndpointCounts]:
-        """Counts of the deliveries of these endpoints; what was made before `since_ms` counts only while it waits."""
+        """Count the deliveries of these endpoints; those made before `since_ms` count only while they are pending."""
         return {key: EndpointCounts(*connection.one(COUNT_DELIVERIES, endpoint=key, since_ms=since_ms)) for key in keys}
 
 

@@ -11,11 +11,11 @@ from msgspec.structs import asdict
 from voicemem.store.database import Connection, Port, assign, columns, insert, reads_inline, upsert, writes
 
 OPERATOR_OVERLAP_MS = 86_400_000
-"""The time that the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
+"""How long the operator's previous secret signs alongside a new one: nodes may be restarted with it one by one."""
 
 
 class KeyLimits(NamedTuple):
-    """The limits of one key, below those of the service; 0: none of its own."""
+    """The limits of one key, below the service's; 0: none of its own."""
 
     events_per_second: int = 0
     bytes_per_second: int = 0
@@ -52,17 +52,17 @@ class AgoraApp(Struct, frozen=True):
 
 
 class InboundSecret(Struct, frozen=True):
-    """The secret of inbound webhooks: signs those of another stack's platform, for one project and dialect."""
+    """The secret that signs another stack's inbound webhooks, for one project and dialect."""
 
     project: str
     dialect: str
     secret: str
     set_ms: int
     old_secret: str | None = None
-    """Verifies too, until `old_secret_until_ms`."""
+    """Accepted too, until `old_secret_until_ms`."""
     old_secret_until_ms: int | None = None
     identify: str | None = None
-    """What says who calls, as in the settings; None: what the settings say."""
+    """The facts that identify callers, as in the settings; None: those of the settings."""
 
 
 KEY_FIELDS = (*ApiKey.__struct_fields__[:-1], *KeyLimits._fields)
@@ -104,7 +104,7 @@ SAVE_OPERATOR_ENDPOINT = f"""
 """
 INSERT_OPERATOR_ENDPOINT = insert("endpoints", ["key", "url", "secret", "contents", "include", "public_only"])
 TURN_OFF_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {IS_OPERATORS}"
-"""Its row stays for its deliveries. The time 0 says that the command line turned it off."""
+"""The endpoint's row stays for its deliveries. The time 0 says that the command line turned it off."""
 
 
 class Directory(Port):
@@ -112,28 +112,28 @@ class Directory(Port):
 
     @property
     def incarnation(self) -> str:
-        """Identifies the store until it is restored from a backup: positions and seqs of another one do not hold."""
+        """Identifies the store until it is restored from a backup: positions and seqs of another one are not valid."""
         return self.database.identity["incarnation"].hex()
 
     @property
     def cursor_secret(self) -> bytes:
-        """Signs the cursors that callers get."""
+        """Signs the cursors that clients get."""
         return self.database.identity["cursor_secret"]
 
     # API keys
 
     async def list_keys(self) -> list[ApiKey]:
-        """The keys of all projects, revoked ones included, the oldest first."""
+        """Return the keys of all projects, revoked ones included, the oldest first."""
         return [to_key(*row) for row in await self.database.rows(SELECT_KEYS)]
 
     async def find_key(self, key_id: str) -> ApiKey | None:
-        """A key, also a revoked one; None when the id is unknown. Asked for every request."""
+        """Return a key, also a revoked one; None when the id is unknown. Called for every request."""
         return await self.database.find(to_key, SELECT_KEY, id=key_id)
 
     async def has_keys(self) -> bool:
         """Return whether any key or app of Agora's was ever made, revoked and removed ones included.
 
-        Asked for every request while there is none.
+        Called for every request while there is none.
         """
         return await self.database.row(SELECT_ANY_KEY) is not None
 
@@ -157,15 +157,15 @@ class Directory(Port):
     # Apps of Agora's
 
     async def list_agora_apps(self) -> list[AgoraApp]:
-        """The apps of all projects, the oldest first."""
+        """Return the apps of all projects, the oldest first."""
         return [to_app(*row) for row in await self.database.rows(f"{SELECT_APPS} order by created_ms, app_id")]
 
     async def find_agora_app(self, app_id: str) -> AgoraApp | None:
-        """An app; None when the id is unknown. Asked for every request on Agora's paths."""
+        """Return an app; None when the id is unknown. Called for every request on Agora's paths."""
         return await self.database.find(to_app, SELECT_APP, app_id=app_id)
 
     async def add_agora_app(self, app: AgoraApp) -> bool:
-        """Store a new app; False when there is one with its id, in whatever project."""
+        """Store a new app; False if any project has one with its id."""
         return bool(await self.database.execute(INSERT_APP, **asdict(app) | {"scopes": ",".join(app.scopes)}))
 
     @writes
@@ -190,12 +190,12 @@ class Directory(Port):
     # Secrets of inbound webhooks
 
     async def list_inbound_secrets(self, project: str) -> list[InboundSecret]:
-        """The secrets of a project's inbound webhooks, by dialect."""
+        """Return the secrets of a project's inbound webhooks, by dialect."""
         rows = await self.database.rows(f"{SELECT_INBOUNDS} order by dialect", project=project)
         return [InboundSecret(*row) for row in rows]
 
     async def find_inbound_secret(self, project: str, dialect: str) -> InboundSecret | None:
-        """The secret of a project's inbound webhooks of a dialect. Asked for every one of them."""
+        """Return the secret of a project's inbound webhooks of a dialect. Called for each of these webhooks."""
         return await self.database.find(InboundSecret, SELECT_INBOUND, project=project, dialect=dialect)
 
     @writes
@@ -223,7 +223,7 @@ class Directory(Port):
     # Secrets of callers' ids
 
     async def list_caller_secrets(self, project: str) -> list[bytes]:
-        """The secrets that make ids of a project's callers, the newest first. Asked for every identified caller."""
+        """Return the secrets of a project's caller ids, the newest first. Called for every identified caller."""
         rows = await self.database.rows(SELECT_CALLER_SECRETS, project=project)
         return [secret for _, secret in rows]
 
@@ -231,7 +231,7 @@ class Directory(Port):
     def add_caller_secret(
         self, connection: Connection, project: str, secret: bytes, now_ms: int, is_first: bool = False
     ) -> None:
-        """Store a secret that makes ids from now on; one that `is_first` only where there is none."""
+        """Store a secret that makes ids from now on; with `is_first` only if there is none."""
         while True:  # until no other node adds one in between
             newest = connection.row(SELECT_CALLER_SECRETS, project=project)
             if newest is not None and is_first:
@@ -254,9 +254,9 @@ class Directory(Port):
     ) -> None:
         """Set the receiver of every session's history, and enable it.
 
-        It is one for all nodes, and stays until another one is set or it is turned off. `contents` and `include`
-        hold for all payloads that are not frozen yet. A secret that is replaced, at the same URL, signs alongside the
-        new one for `OPERATOR_OVERLAP_MS`.
+        It is the same for all nodes, and stays until another one is set or it is turned off. `contents` and `include`
+        apply to all payloads that are not frozen yet. A replaced secret, at the same URL, signs alongside the new one
+        for `OPERATOR_OVERLAP_MS`.
         """
         values: dict[str, Any] = {"url": url, "secret": secret, "contents": contents}
         values["include"] = msgspec.json.encode(include).decode()
@@ -264,7 +264,7 @@ class Directory(Port):
             connection.execute(INSERT_OPERATOR_ENDPOINT, key=connection.draw_key(), public_only=False, **values)
 
     async def turn_off_operator_endpoint(self) -> None:
-        """Take that receiver away, on all nodes; does nothing when there is none."""
+        """Turn that receiver off, on all nodes; do nothing if there is none."""
         await self.database.execute(TURN_OFF_OPERATOR_ENDPOINT)
 
 

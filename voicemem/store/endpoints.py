@@ -44,7 +44,7 @@ class Endpoints(Port):
     @writes
     def add_endpoint(self, connection: Connection, endpoint: Endpoint, limit: int) -> Endpoint | None:
         """Store a project's new endpoint, and return it with its key; None when the project has `limit` already."""
-        connection.lock(f"endpoints of {endpoint.project}")  # two at once must not both get the last place
+        connection.lock(f"endpoints of {endpoint.project}")  # two at once must not both be the last one allowed
         if connection.one(COUNT_ENDPOINTS, project=endpoint.project) >= (limit,):
             return None
         added = replace(endpoint, key=connection.draw_key())
@@ -52,7 +52,7 @@ class Endpoints(Port):
         return added
 
     async def list_endpoints(self, project: str) -> list[Endpoint]:
-        """A project's endpoints, in the order in which they were made."""
+        """Return a project's endpoints, in the order in which they were made."""
         rows = await self.database.rows(f"{SELECT_ENDPOINTS} order by key", project=project)
         return [to_endpoint(*row) for row in rows]
 
@@ -60,7 +60,7 @@ class Endpoints(Port):
         return await self.database.find(to_endpoint, SELECT_ENDPOINT, project=project, id=endpoint_id)
 
     async def find_operator_endpoint(self) -> Endpoint | None:
-        """The operator's endpoint; None when there never was one, or it was turned off."""
+        """Return the operator's endpoint; None when there never was one, or it was turned off."""
         return await self.database.find(to_endpoint, SELECT_OPERATOR_ENDPOINT)
 
     @writes
@@ -69,7 +69,7 @@ class Endpoints(Port):
     ) -> Endpoint | None:
         """Replace an endpoint by what `change` returns for it; None when the id is unknown.
 
-        `change` is pure, and may run more than once. When the result is disabled, what waits for it is failed.
+        `change` is pure, and may run more than once. When the result is disabled, its pending deliveries are failed.
         """
         row = connection.row(f"{SELECT_ENDPOINT} for no key update", project=project, id=endpoint_id)
         if row is None:
@@ -82,7 +82,7 @@ class Endpoints(Port):
 
     @writes
     def delete_endpoint(self, connection: Connection, project: str, endpoint_id: str) -> bool:
-        """Delete an endpoint, and fail what waits for it; False when the id is unknown."""
+        """Delete an endpoint, and fail its pending deliveries; False when the id is unknown."""
         row = connection.row(f"{SELECT_ENDPOINT} for update", project=project, id=endpoint_id)
         if row is None:
             return False
@@ -91,14 +91,14 @@ class Endpoints(Port):
         return True
 
     async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
-        """Disable an endpoint that answered that it is gone, and fail what waits for it.
+        """Disable an endpoint that answered that it is gone, and fail its pending deliveries.
 
-        Does nothing when its URL has changed in between: only the old address is gone.
+        Do nothing if its URL has changed in between: only the old address is gone.
         """
         await self.disable(DISABLE_GONE_ENDPOINT, endpoint.key, now_ms=now_ms, url=endpoint.url)
 
     async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
-        """Disable a project's endpoint that has been failing since `since_ms` or longer; whether it was disabled."""
+        """Disable a project's endpoint if it has been failing since `since_ms` or longer; return whether it was."""
         return await self.disable(DISABLE_FAILING_ENDPOINT, key, now_ms=now_ms, since_ms=since_ms)
 
     @writes
@@ -110,7 +110,7 @@ class Endpoints(Port):
 
 
 def save_session_endpoint(connection: Connection, stream: Stream, now_ms: int) -> None:
-    """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
+    """Set the session's own endpoint as `webhook` in its configuration says; without a URL, disable it."""
     webhook = stream.config.get("webhook") or {}
     url = webhook.get("url")
     if url is None:

@@ -21,9 +21,9 @@ def open_store(
 ) -> Store:
     """Open the store of a setting, `sqlite:PATH`, `memory:` or `postgresql://…`. Raises `CannotStart`.
 
-    Without `exclusive` a file may be open in a server at the same time. `budget` bounds what is cached of it.
-    Only with `make` is a store made where there is none; else that is refused.
-    A store that was moved to another engine, or is half of a copy, is refused; the latter is opened if `unfinished`.
+    Without `exclusive`, a file may be open in a server at the same time. `budget` bounds the caches.
+    A missing store is created with `make`, and refused without.
+    A store that was moved to another engine is refused, and so is an unfinished copy, except with `unfinished`.
     """
     if url == MEMORY_STORE:
         return InMemoryStore(budget)
@@ -39,7 +39,7 @@ def open_store(
 
 
 def migrate_store(url: str) -> tuple[int, int]:
-    """Make the schema of a PostgreSQL database or bring it to this version; its versions before (0: none) and now.
+    """Create the schema of a PostgreSQL database or upgrade it; return its versions before (0: none) and now.
 
     Raises `CannotStart`.
     """
@@ -52,7 +52,7 @@ def migrate_store(url: str) -> tuple[int, int]:
 
 
 def open_copy_end(url: str, is_target: bool, only_look: bool) -> CopyEnd:
-    """Open a store as an end of a copy; one that is only looked at stays as it is. Raises `CannotStart`."""
+    """Open a store as an end of a copy; with `only_look` it stays as it is. Raises `CannotStart`."""
     if url.startswith(POSTGRESQL_PREFIXES):
         with explaining_extra():
             from voicemem.store.postgresql.copying import PostgresqlCopy
@@ -69,7 +69,7 @@ def refuse_copies(values: Mapping[str, bytes], unfinished: bool, close: Callable
 
 @contextmanager
 def explaining_extra() -> Iterator[None]:
-    """Raise `CannotStart` where the driver of PostgreSQL is missing, which is an extra."""
+    """Raise `CannotStart` if PostgreSQL's driver is missing, which is an extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,11 +1,11 @@
-"""Extractions of memories from sessions by an LLM: how far they have come, and what they cost."""
+"""Extractions of memories from sessions by an LLM: their progress and their cost."""
 
 from voicemem.store.database import Check, Connection, Port, checked, scans, writes
 from voicemem.store.stream_changes import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
 EXTRACT = b'"extract"'
-"""Stands in the configuration of each session that says itself whether memories are made of it."""
+"""Contained in the configuration of each session that says itself whether memories are extracted from it."""
 
 
 KEPT_DAYS = 2
@@ -31,17 +31,17 @@ FORGET_OLD_DAYS = "delete from spent_tokens where project = :project and day < :
 
 
 class Extractions(Port):
-    """The progress of extraction: how far sessions were looked at for memories, and what that has cost.
+    """The progress of extraction: up to where sessions were checked for memories, and what that has cost.
 
-    What was really sent to an LLM is in the journals (`memory.extracted`); this only spares looks at sessions of
-    which nothing is new.
+    What was really sent to an LLM is in the journals (`memory.extracted`); this only saves checks of sessions without
+    new events.
     """
 
     @scans
     def check_extractions(self, connection: Connection, everywhere: bool, after_key: int, limit: int) -> Check[Stream]:
-        """Look at some sessions of all projects, by key: which have grown since they were looked at.
+        """Check up to `limit` sessions of all projects, by key, for those that have grown since the last check.
 
-        Unless `everywhere`, only those whose own configuration has `EXTRACT`. `limit` is how many are looked at.
+        Unless `everywhere`, only sessions whose own configuration has `EXTRACT` are returned.
         """
         looked_at = connection.rows(LOOK_AT_SESSIONS, everywhere=everywhere, after=after_key, limit=limit)
         keys = [key for key, is_behind, config in looked_at if is_behind and (everywhere or EXTRACT in config)]
@@ -50,15 +50,15 @@ class Extractions(Port):
 
     @writes
     def note_extracted(self, connection: Connection, key: int, position: int) -> None:
-        """Record that a session was looked at up to a position; does nothing for an erased one."""
+        """Record that a session was checked up to a position; do nothing for an erased one."""
         if connection.row(SELECT_READABLE, key=key) is not None:
             connection.execute(NOTE, key=key, position=position)
 
     @writes
     def spend_tokens(self, connection: Connection, project: str, day: int, tokens: int, limit: int) -> bool:
-        """Count tokens that a project spends on a day (since 1970), unless they would be more than `limit` with it.
+        """Count tokens that a project spends on a day (since 1970); False, and nothing counted, if they exceed `limit`.
 
-        False, with nothing counted, in that case. A `limit` of 0 is none. Negative tokens are given back.
+        A `limit` of 0 means none. Negative tokens are given back.
         """
         values = {"project": project, "day": day, "tokens": tokens, "spent": max(0, tokens), "limit": limit}
         connection.execute(FORGET_OLD_DAYS, project=project, day=day - KEPT_DAYS)

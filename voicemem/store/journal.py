@@ -61,7 +61,7 @@ WITHIN_BYTES = """
         - octet_length(p.config) as before from ({listed}) p
     ) q where before < :bytes order by started_ms desc, key desc
 """
-"""Ends with the session with which the configurations reach the bytes."""
+"""It ends with the session at which the configurations reach the bytes."""
 COUNT_STREAMS = "select count(*) from (select 1 from streams s where {conditions} limit :most) c"
 SELECT_SNAPSHOT = f"""
     select position, version, state from snapshots where stream = :stream and version = :version
@@ -117,8 +117,8 @@ class Journal(Port):
         """Create a session, or return the existing one and whether its configuration is the same.
 
         A new session gets its start deliveries (see `Outbox`). With `takes_name` it is created only if no running
-        session of the project has the `name` in its configuration: of several callers at once, on any node, one takes
-        a name. The name is free again when the session closes. Raises `Refused` (`session_erased`; `session_exists`
+        session of the project has the `name` in its configuration: of several clients at once, on any node, one gets
+        the name, which is free again when the session closes. Raises `Refused` (`session_erased`; `session_exists`
         with `streams.NAME_TAKEN`).
         """
         rows: StreamRows = connection.streams
@@ -189,15 +189,14 @@ class Journal(Port):
         key_id: str | None = None,
         node: str = "",
     ) -> OpenResult:
-        """Open a producer's line: raise its epoch, so that appends under an older one are refused.
+        """Open a producer: raise its epoch, so that appends under an older one are refused.
 
         The producer is connected to `node` from now on, until `leave`, a later open, or the end of that node. So an
-        engine finds out whether its commit happened before it raises `StoreUnavailable`: no one would leave.
+        engine finds out whether its commit happened before it raises `StoreUnavailable`: no `leave` would follow.
 
-        Creates the session when it does not exist; an existing one keeps its configuration. Reopens a session after an
-        idle close (`streams.may_reopen`). On a running session, a `from_seq` above `next_seq` is journaled as
-        `session.gap`, and `next_seq` becomes `from_seq`. The session is not silent any more. Raises `Refused`
-        (`session_erased`).
+        A missing session is created; an existing one keeps its configuration, and is reopened after an idle close
+        (`streams.may_reopen`). On a running session, a `from_seq` above `next_seq` is journaled as `session.gap`, and
+        `next_seq` becomes `from_seq`. The session is not silent any more. Raises `Refused` (`session_erased`).
         """
         connection.hold_node(node)
         rows: StreamRows = connection.streams
@@ -223,7 +222,7 @@ class Journal(Port):
         return OpenResult(stream, lease.epoch, lease.next_seq, created, reopened)
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
-        """Append producers' events, all batches in one transaction; the result of each is at its index.
+        """Append producers' events, all batches in one transaction; return the result of each at its index.
 
         Each event is stored or refused alone, by `append_rules.admit`. One that repeats a stored seq is compared with
         the stored event: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
@@ -233,8 +232,8 @@ class Journal(Port):
         ended or sends events without seq.
 
         A batch with `expected_until_ms` has come without a connection: if any of its events with a seq is stored, or
-        was before, its producer is expected back until then. It is written when it is `append_rules.EXPECT_AGAIN_MS` or
-        more later than what is stored.
+        was before, its producer is expected back until then. The time is written if it is at least
+        `append_rules.EXPECT_AGAIN_MS` later than the stored one.
 
         A batch with an `expected_position` is stored only if the journal ends there; otherwise nothing changes, and its
         result says `position_taken`.
@@ -244,9 +243,9 @@ class Journal(Port):
         return await self.database.append(batches, now_ms)
 
     async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
-        """Append batches of one commit shard, as far as that is possible without waiting for others or looking at much.
+        """Append batches of one commit shard, if that needs no waiting for others and few reads.
 
-        None for a batch that is left out, and for those of its stream that come after it: `append` takes them.
+        The result is None for a batch that is left out, and for later ones of its stream: `append` takes them.
         """
         return await self.database.try_append(batches, now_ms)
 
@@ -263,11 +262,11 @@ class Journal(Port):
     ) -> Stream:
         """Merge a patch into the configuration, and journal `payload` as the server's own event.
 
-        One that gives a session its first user (`is_first_user`) changes nothing where there is one.
+        With `is_first_user`, a patch that sets the user changes nothing if there is a user.
 
-        A session that has ended takes one only if it is known that it may have (`after_end`), and then only labels, and
-        a user where it has none. Raises `Refused` (`unknown_session`, `session_ended`, `user_conflict`, `user_erased`;
-        `invalid_field` when the result exceeds a limit).
+        A session that has ended accepts a patch only with `after_end`, and then only of labels, and of the user if it
+        has none. Raises `Refused` (`unknown_session`, `session_ended`, `user_conflict`, `user_erased`; `invalid_field`
+        when the result exceeds a limit).
         """
         rows: StreamRows = connection.streams
         stream = changes.find(rows, key)
@@ -305,7 +304,7 @@ class Journal(Port):
         """Journal an event of the server's own at position `expected` + 1; None when that position is taken.
 
         Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`), and
-        `QuotaExceeded` if it holds what a caller wants stored (`for_caller`).
+        `QuotaExceeded` for a client's content (`for_caller`).
         """
         rows: StreamRows = connection.streams
         stream = changes.find(rows, key)
@@ -318,18 +317,18 @@ class Journal(Port):
         return stream
 
     async def list_producers(self, key: int) -> list[str]:
-        """The names of the producers that have a row: all that have opened, or sent events without a seq."""
+        """Return the names of the producers that have a row: all that have opened, or sent events without a seq."""
         return [name for (name,) in await self.database.rows(changes.SELECT_PRODUCER_NAMES, stream=key)]
 
     # When sessions end
 
     @writes
     def leave(self, connection: Connection, leaving: Iterable[DisconnectedProducer], now_ms: int) -> list[Stream]:
-        """Note which connections are gone; the streams in which that was the newest epoch of its producer.
+        """Note which connections have ended; return the streams in which one had the newest epoch of its producer.
 
         Nothing changes in the others. So it does not matter whether a late `leave` comes before or after the open that
-        replaces the connection, nor on which node. A running session falls silent with its last connected producer.
-        Does nothing to a session that is erased. A thousand may be gone at once, so some share each statement.
+        replaces the connection, nor on which node. A running session is silent without a connected producer. Nothing
+        changes in an erased session. A thousand may end at once, so some share each statement.
         """
         rows: StreamRows = connection.streams
         left = dict[int, Stream]()
@@ -354,7 +353,7 @@ class Journal(Port):
         return [*left.values()]
 
     async def find_due(self, now_ms: int, limit: int) -> list[int]:
-        """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
+        """Return the keys of sessions that are due to close now (`streams.close_due_ms`), the longest due first."""
         return [key for (key,) in await self.database.rows(SELECT_DUE_SESSIONS, now_ms=now_ms, limit=limit)]
 
     @writes
@@ -367,7 +366,7 @@ class Journal(Port):
         now_ms: int,
         if_silent: bool = False,
     ) -> ClosedSession | None:
-        """Journal `session.closed` and add the close deliveries, in one transaction; None when nothing was closed.
+        """Journal `session.closed` and add the close deliveries, in one transaction; None if nothing was closed.
 
         With an `ending`, a running session is closed at once; with `if_silent`, only if no producer is connected.
         Without one it is closed if it is due, with the ending of `streams.ending_if_due`, or as by `close_ended`.
@@ -380,9 +379,9 @@ class Journal(Port):
 
     @writes
     def close_ended(self, connection: Connection, key: int, notice_id: str, now_ms: int) -> ClosedSession | None:
-        """Close a session with a committed `session.end` if no one's last words are awaited; None otherwise.
+        """Close a session with a committed `session.end` if no producer is awaited; return None otherwise.
 
-        They are while a producer that has not ended is connected to any node, or expected back
+        A producer that has not ended is awaited while it is connected to any node, or expected back
         (`streams.is_expected`).
         """
         return changes.close(connection.streams, key, None, notice_id, now_ms)
@@ -390,23 +389,23 @@ class Journal(Port):
     # Reads
 
     async def find_session(self, project: str, session_id: str) -> Stream | None:
-        """A session's row, including everything that was acknowledged; None for an unknown or erased session."""
+        """Return a session's row, including everything that was acknowledged; None for an unknown or erased session."""
         return await self.find_by_name(project, SESSION_KIND, session_id)
 
     async def get_session(self, project: str, session_id: str) -> Stream:
-        """A session's row likewise. Raises `Refused` (`unknown_session`)."""
+        """Return a session's row likewise. Raises `Refused` (`unknown_session`)."""
         stream = await self.find_by_name(project, SESSION_KIND, session_id)
         if stream is None:
             raise Refused("unknown_session")
         return stream
 
     def find_kept_session(self, project: str, session_id: str) -> Stream | None:
-        """A session's committed row, if it is at hand: in the engine's cache."""
+        """Return a session's committed row, if it is in the engine's cache."""
         stream = self.database.find_kept_stream(project, SESSION_KIND, session_id)
         return None if stream is None or stream.state == "erased" else stream
 
     async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
-        """The committed stream of a name, from the engine's cache where it is there: then no thread is switched."""
+        """Return the committed stream of a name; one in the engine's cache needs no switch of threads."""
         stream = self.database.find_kept_stream(project, kind, name) or await self.load_by_name(project, kind, name)
         return None if stream is None or stream.state == "erased" else stream
 
@@ -429,7 +428,7 @@ class Journal(Port):
         return dict(connection.rows(SELECT_READABLE_SECRETS, stream=key))
 
     async def list_sessions(self, session_filter: SessionFilter) -> list[Stream]:
-        """Sessions that match, by start and key, the newest first; erased ones never match."""
+        """Return the sessions that match, by start and key, the newest first; erased ones never match."""
         return (await self.list_page(session_filter, sys.maxsize))[0]
 
     async def list_pages(self, session_filter: SessionFilter) -> AsyncIterator[list[Stream]]:
@@ -442,10 +441,10 @@ class Journal(Port):
                 session_filter = msgspec.structs.replace(session_filter, after=(page[-1].started_ms, page[-1].key))
 
     async def list_page(self, session_filter: SessionFilter, max_bytes: int = LIST_BYTES) -> tuple[list[Stream], bool]:
-        """A page of them, and whether more of them match.
+        """Return a page of them, and whether more of them match.
 
-        The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
-        of JSON or more.
+        The list may be shorter than its limit: it ends with the session at which the configurations reach `max_bytes`
+        of JSON.
         """
 
         def job(connection: Connection) -> tuple[list[Stream], bool]:
@@ -468,27 +467,27 @@ class Journal(Port):
         return int(connection.one(COUNT_STREAMS.format(conditions=conditions), **values, most=most)[0])
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
-        """The project's sessions with these keys, by key, erased ones included."""
+        """Return the project's sessions with these keys, by key, erased ones included."""
         values = {"project": project, "kind": SESSION_KIND, "keys": list(keys)}
         return [changes.to_stream(row) for row in await self.database.rows(SELECT_STREAMS_BY_KEYS, **values)]
 
     async def find_stream(self, key: int) -> Stream | None:
-        """The stream of a key; None for one that was erased."""
+        """Return the stream of a key; None for one that was erased."""
         rows = await self.database.rows(changes.SELECT_READABLE_STREAMS, keys=[key])
         return changes.to_stream(rows[0]) if rows else None
 
     async def list_newest_keys(self, project: str, limit: int) -> list[int]:
-        """The highest keys of the project's sessions, erased ones included, the highest first; at most `limit`."""
+        """Return the highest keys of the project's sessions, erased ones included, highest first; at most `limit`."""
         values = {"project": project, "kind": SESSION_KIND, "limit": limit}
         return [key for (key,) in await self.database.rows(SELECT_NEWEST_KEYS, **values)]
 
     async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
-        """The lowest keys above `key` of the project's sessions, erased ones included, in order; at most `limit`."""
+        """Return the lowest keys above `key` of the project's sessions, erased ones included; at most `limit`."""
         values = {"project": project, "kind": SESSION_KIND, "after": key, "limit": limit}
         return [key for (key,) in await self.database.rows(SELECT_KEYS_AFTER, **values)]
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
-        """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.
+        """Return entries at positions above `after`, at most `limit`; none only at the end, or when erased.
 
         A page may be shorter than `limit`, when its payloads are large.
         """
@@ -497,11 +496,11 @@ class Journal(Port):
     # Users
 
     async def find_user(self, project: str, user_id: str) -> Stream | None:
-        """The row of a user's own stream; None for an unknown or erased user."""
+        """Return the row of a user's own stream; None for an unknown or erased user."""
         return await self.find_by_name(project, USER_KIND, user_id)
 
     async def find_person(self, project: str, user_id: str) -> list[Stream]:
-        """The rows of a user's own stream and of the other id of the same person, as far as there are any."""
+        """Return the rows of a user's own stream and of the other id of the same person, as far as there are any."""
         user = await self.find_user(project, user_id)
         linked_id = None if user is None else user.config.get("user_id")
         linked = None if linked_id is None else await self.find_user(project, linked_id)
@@ -509,7 +508,7 @@ class Journal(Port):
 
     @writes
     def ensure_user(self, connection: Connection, project: str, user_id: str, now_ms: int) -> Stream:
-        """The row of a user's own stream, created if missing; no session: never due, closed, listed or counted."""
+        """Return a user's own stream, created if missing; no session: never due, closed, listed or counted."""
         rows: StreamRows = connection.streams
         stream = rows.find_by_name(project, USER_KIND, user_id)
         if stream is None:
@@ -521,7 +520,7 @@ class Journal(Port):
 
     @reads
     def load_snapshot(self, connection: Connection, key: int, version: int, at_most: int) -> Snapshot | None:
-        """The stored fold state, if it is of this version and of a position up to `at_most`.
+        """Return the stored fold state, if it is of this version and of a position up to `at_most`.
 
         A damaged snapshot, and one of an erased session, is None: it saves time, and the journal gives the same state.
         """
@@ -533,7 +532,7 @@ class Journal(Port):
             return None  # damaged: the journal is folded again instead
 
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
-        """Replace a stream's snapshot of this version; does nothing for an erased one.
+        """Replace a stream's snapshot of this version; do nothing for an erased one.
 
         Snapshots of other versions stay while a node that reads them is registered (`Node.snapshot_version`), so that
         two versions of the program do not undo each other's work.
@@ -550,7 +549,7 @@ class Journal(Port):
 
 
 def set_restored(stream: Stream, restored: RestoredSession, now_ms: int) -> None:
-    """Put into a new stream what a restored session brings along."""
+    """Set the values of a new stream that a restored session brings along."""
     stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
     if restored.ended_ms is not None:
         stream.state, stream.silent_since_ms = "ended", None

@@ -1,4 +1,4 @@
-"""The memories of a store, each in the journal of a stream and in a row, from which it is found."""
+"""The memories of a store, each in the journal of a stream and in a row for searches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
     """A memory as it is stored. Times are Unix ms."""
 
     key: int
-    """The stream in whose journal it stands."""
+    """The stream whose journal has it."""
     position: int
     """The position of the last event about it."""
     id: str
@@ -56,9 +56,9 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
     details: bytes = b"{}"
     """JSON that is only passed on."""
     supersedes: tuple[str, ...] = ()
-    """The ids of older memories of the project that this one takes the place of, as long as it is there."""
+    """The ids of older memories of the project that this one supersedes, as long as it is there."""
     superseded_by: str | None = None
-    """The first that took its place, of those that are there; it is not written, but follows from `supersedes`."""
+    """The first existing memory that supersedes it; not stored, but derived from `supersedes`."""
     superseded_ms: int | None = None
 
     @property
@@ -72,14 +72,14 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
 
 
 class ReplacedMemory(NamedTuple):
-    """A memory whose id continues in another stream, as it stands, and the event that removes it from its own."""
+    """A memory whose id moves to another stream: its current row, and the event that removes it from its own stream."""
 
     row: MemoryRow
     payload: bytes
 
 
 def tombstone(row: MemoryRow, position: int, now_ms: int) -> MemoryRow:
-    """The row that stays of a memory that is removed by the event at a position: no content."""
+    """Return the row that stays of a memory that the event at a position removes: one without content."""
     return replace(
         row, position=position, updated_ms=now_ms, removed_ms=now_ms, text="", topics=(), entities=(), supersedes=(),
         details=b"{}", superseded_by=None, superseded_ms=None, expires_ms=None,
@@ -87,20 +87,20 @@ def tombstone(row: MemoryRow, position: int, now_ms: int) -> MemoryRow:
 
 
 def event_ms_of(event_at: str | None) -> int | None:
-    """An ISO day or instant in Unix ms, in UTC where it names no zone; None for what is neither."""
+    """Return an ISO day or instant in Unix ms, in UTC where it names no zone; None for what is neither."""
     with suppress(ValueError):
         return None if event_at is None else time_ms(event_at)
     return None
 
 
 def text_digest_of(scope: Scope, text: str) -> int:
-    """A number that texts of one owner have in common when they say the same."""
+    """Return a digest that is equal for texts of one owner that say the same."""
     said = msgspec.json.encode((*scope.owner, normalised(text)))
     return int.from_bytes(blake2b(said, digest_size=8).digest(), signed=True)
 
 
 def check_rows(rows: Sequence[MemoryRow]) -> None:
-    """Raise `ValueError` for rows that no caller may give."""
+    """Raise `ValueError` for rows that cannot be written."""
     if len(rows) > MAX_ROWS:
         raise ValueError(f"At most {MAX_ROWS} memories can be written at once.")
     if len({row.id for row in rows}) < len(rows):
@@ -118,11 +118,11 @@ def unpack_tags(packed: str) -> tuple[str, ...]:
 
 
 STORED = ("stream", *MemoryRow.__struct_fields__[1:-2])
-"""The columns of a memory, in every engine: its fields, but for those that follow from others."""
+"""The columns of a memory, in every engine: its fields, except derived ones."""
 
 
 def values_of(row: MemoryRow) -> dict[str, Any]:
-    """The values of `SAVED`: `event_ms` is `event_at`, comparable."""
+    """Return the values of `SAVED`: `event_ms` is `event_at`, comparable."""
     return asdict(row) | {
         "stream": row.key,
         "topics": pack_tags(row.topics),
@@ -142,7 +142,7 @@ def row_of_values(values: Sequence[Any]) -> MemoryRow:
 
 
 TOUCH_AGAIN_MS = 60_000
-"""A memory is noted as accessed at most once in this time."""
+"""The access time of a memory is updated at most once in this time."""
 COLUMNS = columns(STORED, "m.")
 NEWEST_FIRST = "m.created_ms desc, m.id desc"
 LIST = f"select {COLUMNS} from memories m where {{conditions}} order by {NEWEST_FIRST} limit :limit"
@@ -150,7 +150,7 @@ LIST_SAME = f"""
     with m as materialized (select * from memories where text_digest = :digest and removed_ms is null)
     select {COLUMNS} from m where {{conditions}} order by {NEWEST_FIRST} limit :limit
 """
-"""Materialised, so that no other index is used than that of texts, which finds next to nothing but these."""
+"""Materialised, so that the index of texts is used, which finds hardly any other rows."""
 IS_AFTER = "(m.created_ms, m.id) < (:after_ms, :after_id)"
 FIND_BY_ID = f"select {COLUMNS} from memories m where project = :project and id in :ids and {IS_THERE}"
 FIND_OWNERLESS = f"""
@@ -195,7 +195,7 @@ SAVE = "insert into memories ({columns}) values ({values}) on conflict (stream, 
 DELETE = "delete from memories where stream = :stream and id = :id"
 DELETE_TOMBSTONE = f"{DELETE} and removed_ms is not null"
 DELETE_VECTOR = "delete from memory_vectors where stream = :stream and id = :id"
-"""After the row is saved: what keeps the vector of a text holds its row until then."""
+"""Run after the row is saved: whoever stores the vector of a text locks its row until then."""
 INSERT_LINK = """
     insert into superseded (stream, by_id, old_id, project, created_ms)
     values (:stream, :id, :old, :project, :now_ms) on conflict do nothing
@@ -208,7 +208,7 @@ SELECT_IS_EXPIRED = "select 1 from retention where stream = :key and expires_ms 
 
 
 class MemorySearch(NamedTuple):
-    """The words that memories are searched for, and the scope that is part of the look-up in the index."""
+    """The words that memories are searched for, and the scope that is part of the query of the index."""
 
     scope: QueryScope
     words: Sequence[QueryWord]
@@ -224,7 +224,7 @@ class LeadingMemories(NamedTuple):
 
 
 class MemoryFullText(ABC):
-    """The full-text search of an engine over memories: words are in their rows, or apart from them."""
+    """The full-text search of an engine over memories: words are in their rows, or in a table of their own."""
 
     columns: Mapping[str, str] = {}
     """The columns of `memories` that only this engine has, and the SQL of what goes into each."""
@@ -237,11 +237,11 @@ class MemoryFullText(ABC):
         return {}
 
     def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
-        """Let a memory that was saved be found by its words, in place of those of the row before."""
+        """Index the words of a memory that was saved, in place of those of its previous row."""
         return
 
     def delete(self, connection: Connection, row: MemoryRow) -> None:
-        """Take out the words of a memory whose row is about to be deleted."""
+        """Remove the words of a memory whose row is about to be deleted."""
         return
 
     @abstractmethod
@@ -255,10 +255,10 @@ class MemoryFullText(ABC):
 
 
 class Memories(Port):
-    """Memories, each in the journal of a stream and in a row, from which it is found.
+    """Memories, each in the journal of a stream and in a row for searches.
 
     A row is content of its stream: once that is erased, nothing reads the row, and it is deleted with the rest. The
-    memories that it superseded are there again then.
+    memories that it superseded are current again then.
     """
 
     def __init__(self, database: Database, words: MemoryFullText) -> None:
@@ -318,19 +318,19 @@ class Memories(Port):
 
     @reads
     def find_memories(self, connection: Connection, project: str, ids: Sequence[str]) -> list[MemoryRow]:
-        """The memories with these ids, in any order; removed ones too, where no other memory has taken the id."""
+        """Return the memories with these ids, in any order; removed ones too, unless another memory has the id."""
         rows = list(map(row_of_values, connection.rows(FIND_BY_ID, project=project, ids=list(ids))))
         rows.sort(key=lambda row: (row.removed_ms is None, row.updated_ms, row.key))  # all but one were removed
         return with_newer(connection, project, list({row.id: row for row in rows}.values()))
 
     @scans
     def list_memories(self, connection: Connection, query: MemoryFilter) -> list[MemoryRow]:
-        """Memories by `created_ms` and id, the newest first."""
+        """Return memories by `created_ms` and id, the newest first."""
         return newest_rows(connection, with_linked(connection, query))
 
     @reads
     def list_same(self, connection: Connection, query: MemoryFilter, owner: Scope, text: str) -> list[MemoryRow]:
-        """An owner's memories that say the same as a text, and for which all conditions hold, the newest first."""
+        """Return an owner's memories that say the same as a text and match the filter, the newest first."""
         conditions, digest = Conditions(query), text_digest_of(owner, text)
         sql, values = LIST_SAME.format(conditions=conditions.sql), conditions.values
         rows = connection.rows(sql, digest=digest, limit=query.limit, **values)
@@ -340,10 +340,10 @@ class Memories(Port):
     def find_memories_by_words(
         self, connection: Connection, query: MemoryFilter, words: Sequence[QueryWord], limit: int
     ) -> list[tuple[MemoryRow, float]]:
-        """Memories with any of the words and how well they fit, best first; of equal ones the newest first.
+        """Return memories with any of the words, and their scores, the best first; of equal ones the newest first.
 
         The project, and a namespace, user or session that is alone in its condition, are part of the query itself.
-        `after` and the filter's own limit count for nothing.
+        `after` and the filter's own limit are ignored.
         """
         return self.rows_by_words(connection, with_linked(connection, query), words, limit) if words else []
 
@@ -351,7 +351,7 @@ class Memories(Port):
     def find_leading(
         self, connection: Connection, query: MemoryFilter, kind: str, words: Sequence[QueryWord] = (), most: int = 0
     ) -> LeadingMemories:
-        """Find what is to be shown first of the memories for which all conditions hold: one read, since calls wait."""
+        """Find the most relevant of the memories for which all conditions hold, in one read, since calls wait."""
         query = with_linked(connection, query)
         by_words = self.rows_by_words(connection, query, words, most) if words else []
         pinned = preferred = newest = newest_rows(connection, query)
@@ -364,11 +364,11 @@ class Memories(Port):
 
     @scans
     def find_ownerless(self, connection: Connection) -> dict[int, tuple[str, str]]:
-        """Find the sessions that have a user, and memories that are still no one's: by key, their projects and ids."""
+        """Find sessions with a user whose memories have none yet: by key, their projects and ids."""
         return {key: (project, id) for key, project, id in connection.rows(FIND_OWNERLESS)}
 
     async def find_expired_memories(self, now_ms: int, limit: int) -> list[MemoryRow]:
-        """Memories of all projects whose `expires_ms` is over, the earliest first; removed ones are not among them."""
+        """Return memories of all projects whose `expires_ms` is over, the earliest first, without removed ones."""
         return [row_of_values(row) for row in await self.database.rows(FIND_EXPIRED, now_ms=now_ms, limit=limit)]
 
     async def touch_memories(self, project: str, ids: Sequence[str], now_ms: int) -> None:
@@ -380,7 +380,7 @@ class Memories(Port):
     # Memories that outlive their session
 
     async def list_memories_of(self, key: int, after: str, limit: int) -> list[MemoryRow]:
-        """The memories in the journal of a stream by id, those above `after`; removed ones are not among them."""
+        """Return the memories in the journal of a stream by id, those above `after`, without removed ones."""
         rows = await self.database.rows(LIST_OF_STREAM, key=key, after=after, limit=limit)
         return [row_of_values(row) for row in rows]
 
@@ -396,10 +396,10 @@ class Memories(Port):
     ) -> bool:
         """Move memories of a session whose `ttl_seconds` are over into the stream of a user, in one step.
 
-        That is of the session's project, and made where there is none. Each row replaces that of its id in the session
-        and is at the position of its payload, which is an event of the server's own in the user's journal. False,
-        with nothing changed, unless the session is due to be erased, and each memory is there at the position that its
-        row has when it is given. At most `MAX_ROWS` rows.
+        The user's stream is of the session's project, and created if missing. Each row replaces that of its id in the
+        session, and gets the position of its payload, a server event in the user's journal. False, with nothing
+        changed, unless the session is due to be erased, and each memory is at the position in its row. At most
+        `MAX_ROWS` rows.
         """
         check_rows(rows)
         changes = connection.streams
@@ -432,7 +432,7 @@ class Memories(Port):
         return [(row, float(score)) for row, (score, *_) in zip(rows, hits, strict=True)]
 
     def delete_portion(self, connection: Connection, key: int, limit: int) -> bool:
-        """Delete memories of a stream, at most `limit`; whether there were any."""
+        """Delete memories of a stream, at most `limit`; return whether there were any."""
         portion = [row_of_values(row) for row in connection.rows(SELECT_PORTION, key=key, limit=limit)]
         for row in portion:
             self.delete(connection, row)
@@ -485,7 +485,7 @@ def refuse_taken_ids(
 ) -> list[MemoryRow]:
     """Raise `Refused` (`memory_exists`) when a memory of another stream has an id of these, and is not replaced.
 
-    Returns what an erased stream has of these ids: content that is going to be deleted, and in the way.
+    Return the rows of erased streams with these ids: they are going to be deleted, but still in the way.
     """
     ids = [row.id for row in rows if row.removed_ms is None]
     taken = connection.rows(SELECT_TAKEN, project=project, ids=ids, key=key) if ids else []
@@ -499,7 +499,7 @@ def refuse_taken_ids(
 def with_newer(
     connection: Connection, project: str, rows: list[MemoryRow], as_of_ms: int | None = None
 ) -> list[MemoryRow]:
-    """The rows, each with what had first taken its place by that time."""
+    """Return the rows, each with the first memory that superseded it by that time."""
     if not rows:
         return rows
     values = {"project": project, "ids": [row.id for row in rows]}

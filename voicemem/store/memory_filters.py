@@ -10,7 +10,7 @@ from voicemem.store.database import Connection
 from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope, find_linked
 
 TAG_END = "\n"
-"""Stands around each topic and each entity in their columns; none has it."""
+"""The character around each topic and entity in their columns; none contains it."""
 MAX_IDS = 2
 
 
@@ -35,13 +35,13 @@ Condition = AnyOf | NoneOf | StartsWith
 
 class Tags(Struct, frozen=True, kw_only=True):
     any: tuple[str, ...] | None = None
-    """At least one of these; None: no matter."""
+    """At least one of these; None: any or none."""
     all: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
 
 
 class Between(NamedTuple):
-    """A span of time; `until_ms` is the first moment that is too late. None: open."""
+    """A span of time, without its end `until_ms`. None: open."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -54,7 +54,7 @@ class Between(NamedTuple):
 class MemoryFilter(Struct, frozen=True, kw_only=True):
     """A filter of memories: those of a project for which all conditions hold. Removed ones are never found.
 
-    An id of a user stands for another id of the same person too, unless it is `of_ids_alone`.
+    The id of a user includes the other id of the same person, unless it is `of_ids_alone`.
     """
 
     project: str
@@ -66,24 +66,24 @@ class MemoryFilter(Struct, frozen=True, kw_only=True):
     entities: Tags | None = None
     created: Between | None = None
     accessed: Between | None = None
-    """When it was accessed last; one that never was counts from `created_ms`."""
+    """When it was accessed last; if never, `created_ms` counts."""
     event: Between | None = None
     """When it happened. One without `event_at` is never within bounds, as with `said`."""
     said: Between | None = None
     pinned: bool | None = None
     as_of_ms: int | None = None
-    """Only those that were there, and not superseded, at this time."""
+    """Only memories that existed, and were not superseded, at this time."""
     with_superseded: bool = False
     unexpired_at_ms: int | None = None
-    """Without those whose `expires_ms` is over at this time."""
+    """Without memories whose `expires_ms` is over at this time."""
     after: tuple[int, str] | None = None
-    """The (created_ms, id) of the last memory of the page before."""
+    """The (created_ms, id) of the last memory of the previous page."""
     limit: int = 100
     of_ids_alone: bool = False
 
 
 def scope_in(query: MemoryFilter) -> QueryScope:
-    """The part of a filter that is one project, namespace, session, and person."""
+    """Return the part of a filter that is one project, namespace, session, and person."""
     users = query.user_ids.values if isinstance(query.user_ids, AnyOf) else ()
     user_ids = tuple(one for one in users if one is not None)
     is_person = 0 < len(user_ids) == len(users) <= MAX_IDS
@@ -96,7 +96,7 @@ def single_value(condition: Condition | None) -> str | None:
 
 
 def with_linked(connection: Connection, query: MemoryFilter) -> MemoryFilter:
-    """The filter with the other ids of the persons whose ids it names."""
+    """Return the filter with the other ids of the persons whose ids it names."""
     users = query.user_ids
     if query.of_ids_alone or not isinstance(users, AnyOf | NoneOf):
         return query

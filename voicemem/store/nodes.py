@@ -33,7 +33,7 @@ SELECT_EXPECTED_NOT_ENDED = """
 """
 UPDATE_TIMES = "update streams set silent_since_ms = :silent, ending_ms = :ending, due_ms = :due where key = :key"
 MAX_WAITING_MS = 600_000
-"""How much later than a start a delivery is due that waits for its session: there may be thousands."""
+"""How long after a start deliveries that wait for their session may be due: there may be thousands."""
 RELEASE_DELIVERIES = """
     update deliveries set leased_until_ms = 0, due_ms = least(due_ms, :now_ms), node = null
     where due_ms is not null and node = :node
@@ -52,24 +52,24 @@ RELEASES = (
 )
 SELECT_POSITIONS = f"select s.key, {POSITION} from streams s where s.key in :keys and s.state <> 'erased'"
 SELECT_EPOCHS = "select stream, name, epoch from producers where stream in :streams"
-"""By stream alone, which has few: by names too, each would be looked for in each stream."""
+"""By stream alone, which has few producers: by names too, each would be looked up in each stream."""
 
 
 class Nodes(Port):
     """The running processes that serve a store, each under a token that is never used again.
 
-    What a node holds names its token: connected producers, leases of deliveries, claims, replies under way. A node that
-    stops gives all of it back (`retire_node`); another node does that for one that stopped without a word
+    Everything that a node holds names its token: connected producers, leases of deliveries, claims, replies under way.
+    A node that stops releases all of it (`retire_node`); another node does that for one that died
     (`retire_lost_nodes`). A process that is not a node, such as the library, uses the empty token.
     """
 
     async def start_node(self, node: Node, now_ms: int) -> None:
         """Register a node; its lease runs until `node.expires_ms`.
 
-        Where no other node lives (of an exclusive store, none does), what all others held is freed first, and time
-        without a server does not count as silence: every running session is silent from now on. Deliveries that were
-        never attempted are due now then, except those that wait for something: a due time in the future may be of a
-        clock that was ahead. Where another node lives, nothing else changes.
+        If no other node lives (an exclusive store has none), what all others held is freed first, and time without a
+        server does not count as silence: every running session is silent from now on. Deliveries that were never
+        attempted are then due now, except those that wait for something: a due time in the future may be of a clock
+        that was ahead. If another node lives, nothing else changes.
         """
 
         def job(connection: Connection) -> None:
@@ -83,24 +83,24 @@ class Nodes(Port):
 
     @property
     def is_displaced(self) -> bool:
-        """True when another server than before answers, or one that lacks what this process has seen committed.
+        """True if another server answers, or one that lacks commits that this process has seen.
 
-        That is so after a failover, or where a backup was restored. Until `settle` nothing is read or written. An
-        exclusive store never is.
+        That is so after a failover, or if a backup was restored. Until `settle` nothing is read or written. An
+        exclusive store is never displaced.
         """
         return self.database.is_displaced
 
     async def settle(self, now_ms: int) -> None:
-        """Continue with the server that answers now, as a node; forget all that was known of the store before.
+        """Continue with the server that answers now, as a node; forget everything that was known of the store.
 
-        Where events may be missing that were acknowledged, it becomes another incarnation, as by `renew_incarnation`.
+        If acknowledged events may be missing, the store becomes another incarnation, as by `renew_incarnation`.
         Raises `StoreUnavailable`.
         """
         await self.database.settle(lambda connection: free(connection, None, now_ms))
 
     @writes
     def renew_incarnation(self, connection: Connection, now_ms: int) -> None:
-        """Make the store another incarnation, in which the positions and seqs that callers know do not hold.
+        """Make the store another incarnation, in which the positions and seqs that clients know are not valid.
 
         Every node is retired, so it starts again under another token; what all of them held is freed, as at a first
         start (`start_node`).
@@ -109,7 +109,7 @@ class Nodes(Port):
         free(connection, None, now_ms)
 
     async def renew_node(self, token: str, expires_ms: int) -> bool:
-        """Prolong a node's lease; False when it was retired, and must start again under another token.
+        """Renew a node's lease; False if it was retired, and must start again under another token.
 
         An exclusive store writes nothing.
         """
@@ -122,7 +122,7 @@ class Nodes(Port):
             return False
 
     async def retire_node(self, token: str, now_ms: int) -> bool:
-        """Forget a node and free what it holds, in one transaction; False when it is unknown.
+        """Delete a node and free what it holds, in one transaction; False when it is unknown.
 
         - Its producers are not connected any more, and expected back for `streams.EXPECTED_BACK_MS`. A session falls
           silent if none of its producers is connected to another node.
@@ -134,9 +134,9 @@ class Nodes(Port):
         return await self.database.write(lambda connection: retire(connection, token, now_ms))
 
     async def retire_lost_nodes(self, now_ms: int) -> list[str]:
-        """Do the same for every node whose lease is over; their tokens. Of several callers at once only one gets each.
+        """Do the same for every node whose lease is over; return their tokens, each to one caller only.
 
-        Asked once a second: it writes only when there is one.
+        Called once a second: it writes only when there is such a node.
         """
         retired = []
         for (token,) in await self.database.rows(SELECT_LOST_NODES, now_ms=now_ms):
@@ -146,15 +146,15 @@ class Nodes(Port):
         return retired
 
     async def list_nodes(self) -> list[Node]:
-        """The nodes that are registered, the oldest first, those with an old lease included."""
+        """Return the registered nodes, the oldest first, those with an expired lease included."""
         return [Node(*row) for row in await self.database.rows(SELECT_NODES)]
 
     # What changed elsewhere
 
     async def read_positions(self, keys: Sequence[int]) -> dict[int, int]:
-        """The ends of the journals of these streams, without erased and unknown ones.
+        """Return the ends of the journals of these streams, without erased and unknown ones.
 
-        Asked many times a second on a store that is not exclusive, for the streams that are followed.
+        Called many times a second on a store that is not exclusive, for the followed streams.
         """
         return dict(await self.database.rows(SELECT_POSITIONS, keys=list(keys)))
 
@@ -168,7 +168,7 @@ class Nodes(Port):
 def retire(connection: Connection, token: str, now_ms: int, only_lost: bool = False) -> bool:
     """Free what a node holds, unless another has done it; with `only_lost` only if its lease is over.
 
-    Its row is deleted first, then it is fenced off. Only then does this look at what the node held.
+    Its row is deleted first, then it is fenced off. Only then is everything that it held read.
     """
     if only_lost and connection.row(LOCK_LOST_NODE, now_ms=now_ms, token=token) is None:
         return False  # it was renewed since someone looked
@@ -179,9 +179,9 @@ def retire(connection: Connection, token: str, now_ms: int, only_lost: bool = Fa
 
 
 def free(connection: Connection, token: str | None, now_ms: int) -> None:
-    """Free what a node that was deleted held, or, with None, what all nodes held, and delete them.
+    """Free what a deleted node held, or, with None, what all nodes held, and delete them.
 
-    The sessions that no other node has a connection of are silent from now on.
+    Sessions without a connection to another node are silent from now on.
     """
     held, select_left, release_deliveries = "node = :node", SELECT_LEFT, RELEASE_DELIVERIES
     if token is None:
@@ -216,7 +216,7 @@ def mark_disconnected(connection: Connection, rows: Iterable[Row], now_ms: int) 
 
 
 SUMMARY, EXTRACTION, INDEX_CHECK = "summary", "extraction", "index"
-"""Kinds of work. The look at all sessions for the index is claimed under the key 0, which no stream has."""
+"""Kinds of work. The check of all sessions for the index is claimed under the key 0, which no stream has."""
 CLAIM = f"""
     {upsert("claims", ["work", "key"], ["node", "until_ms"])} where claims.node = :node or claims.until_ms <= :now_ms
 """
@@ -230,7 +230,7 @@ class Claims(Port):
     """Work that only one node should do at a time.
 
     A claim holds until it is released, its lease is over, or its node is retired. A node may claim again what it holds,
-    which prolongs the lease. Claims only spare work: what is done twice does no harm.
+    which renews the lease. Claims only save work: work that is done twice does no harm.
     """
 
     @writes
@@ -241,11 +241,11 @@ class Claims(Port):
         return bool(connection.execute(CLAIM, **values))
 
     async def release(self, work: str, key: int, node: str) -> None:
-        """Give a claim back; does nothing when another node has it."""
+        """Release a claim; do nothing if another node has it."""
         await self.database.execute(RELEASE_CLAIM, work=work, key=key, node=node)
 
     async def begin_reply(self, key: int, item: str, node: str) -> None:
-        """Record that a node is streaming a reply, so that no other node ends it as one that was left open.
+        """Record that a node is streaming a reply, so that no other node ends it as abandoned.
 
         An exclusive store does not keep it: a node knows its own.
         """

@@ -1,4 +1,4 @@
-"""Calls at other stacks that the service fetches events of, and which node fetches them."""
+"""Calls at other stacks whose events the service fetches, and which node fetches them."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -76,12 +76,12 @@ class Observations(Port):
     def begin_observation(
         self, connection: Connection, observation: Observation, project: str, limit: int
     ) -> Observation | None:
-        """Keep a new observation, in place of one that is over; the one that has not ended, if there is one.
+        """Store a new observation, replacing one that is over; return one that is still running instead, if any.
 
-        None if `limit` of them have not ended, or the session is erased; and, where other projects have keys, if its
-        project has as many as are left for all.
+        None if `limit` are running, or the session is erased; or, where other projects have keys, if its project
+        already has as many as are still free.
         """
-        connection.lock("observations")  # two nodes that begin one at once must not both see room for it
+        connection.lock("observations")  # two nodes that begin one at once must not both find a place
         row = connection.row(SELECT, key=observation.key)
         if row is not None and (known := Observation(*row)).ended_ms is None:
             return known
@@ -91,23 +91,23 @@ class Observations(Port):
         return observation if connection.execute(SAVE, **asdict(observation)) else None
 
     async def find_observation(self, key: int) -> Observation | None:
-        """The observation of a session, also one that is over; None where there was none."""
+        """Return the observation of a session, also one that is over; None where there was none."""
         return await self.database.find(Observation, SELECT, key=key)
 
     async def list_observations(self) -> list[ObservedSession]:
-        """All observations that have not ended, on any node. Asked once a second."""
+        """Return all running observations, on any node. Called once a second."""
         return [ObservedSession(Observation(*row[3:]), *row[:3]) for row in await self.database.rows(LIST)]
 
     @writes
     def claim_observations(self, connection: Connection, keys: Sequence[int], node: str) -> list[int]:
-        """Take observations that have not ended and that no node has; which of them this node has now."""
+        """Claim running observations that no node has; return those that this node holds now."""
         connection.hold_node(node)
         return sorted(key for (key,) in connection.rows(CLAIM, node=node, keys=list(keys)))
 
     async def change_observation(
         self, key: int, node: str | None, state: ObservationState, reason: str | None, status: int | None, now_ms: int
     ) -> bool:
-        """Record how an observation stands; False if it has ended, or the node does not have it.
+        """Record the state of an observation; False if it has ended, or the node does not have it.
 
         Without a node it is changed, whichever node has it. `observing` counts a connection; `ended`, `stopped` and
         `failed` end it.

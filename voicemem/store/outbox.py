@@ -16,12 +16,12 @@ from voicemem.store.streams import USER_KIND, Stream
 
 ANY_NUMBER = 2**31
 NOT_ERASED = "(select s.state from streams s where s.key = x.stream) <> 'erased'"
-"""True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
+"""True for deliveries (x) of sessions that are not erased: an erased one's stay a while, and are not sent."""
 CLAIMS = "claims of deliveries"
 """The lock of a claim: the places of a URL are counted over all nodes."""
 FRONT_ROWS = 200
-"""The oldest due deliveries that a claim looks at, after a few. When these are not enough, since their receivers are
-busy or were taken away, it looks at the oldest of each endpoint."""
+"""The oldest due deliveries that a claim reads, after a few. If these are not enough, since their receivers are busy or
+were removed, it reads the oldest of each endpoint."""
 
 
 class Attempt(NamedTuple):
@@ -63,7 +63,7 @@ class Endpoint(Struct, frozen=True):
 class SessionHeader(Struct, frozen=True):
     """The session in a webhook event, as it was when the delivery was made.
 
-    `stopped_ms` is the time of the close; for a start, that of the start or reopening.
+    `stopped_ms` is the time of the close, or of the start or reopening.
     """
 
     session_id: str
@@ -91,7 +91,7 @@ class FrozenPayload(NamedTuple):
 
 
 class PayloadPending(Exception):
-    """A webhook event cannot be made yet; the argument says what it waits for, as `waiting_for` shows it."""
+    """A webhook event cannot be made yet; the argument says what it waits for, as in `waiting_for`."""
 
 
 class ClaimedDelivery(Struct, frozen=True):
@@ -152,7 +152,7 @@ OLDEST_OF_EACH = {
     "sqlite": ("waiting", f"x.key in ({OLDEST_OF_ENDPOINT})"),
     "postgresql": (f"waiting cross join lateral ({OLDEST_OF_ENDPOINT}) c", IS_CANDIDATE),
 }
-"""By engine: SQLite has no lateral join, and PostgreSQL would look at each delivery for each endpoint."""
+"""By engine: SQLite has no lateral join, and PostgreSQL would read each delivery for each endpoint."""
 IS_NEXT = f"""
     (x.event_type not in {config.ORDERED_EVENTS} or not exists (select 1 from deliveries y where y.stream = x.stream
     and y.endpoint = x.endpoint and y.event_type = x.event_type and y.key < x.key and y.state = 'pending'))
@@ -253,8 +253,9 @@ class Outbox(Port):
     ) -> list[ClaimedDelivery]:
         """Lease due deliveries to a node, the longest due first; fewer than `limit` if there are no more.
 
-        Each URL has a number of places over all nodes. Those that other nodes have leased are taken, so are those in
-        `taken`: the node's own, and those that it leaves free. However many claim at once, no place is given twice.
+        Each URL has a number of places over all nodes. Places that other nodes have leased are taken, and so are those
+        in `taken`: the node's own, and those that it leaves free. However many nodes claim at once, no place is given
+        twice.
 
         Until its lease is over, or its node is retired, a delivery is claimed by no other node. Deliveries of erased
         sessions and disabled endpoints are not claimed. A receiver that is down must not delay the claims of others,
@@ -281,7 +282,7 @@ class Outbox(Port):
                     connection.execute(LEASE_DELIVERIES, until_ms=now_ms + lease_ms, node=node, keys=keys)
             return claimed
 
-        is_shared = not self.database.is_exclusive  # a look at what others hold too is a commit, and takes a lock
+        is_shared = not self.database.is_exclusive  # to see what others hold takes a commit, and a lock
         if is_shared and await self.database.read(lambda one: one.one(COUNT_DUE, now_ms=now_ms, most=1)) == (0,):
             return []
         return await self.database.write(job)
@@ -298,8 +299,8 @@ class Outbox(Port):
     ) -> FrozenPayload | None:
         """Store a part of the payload of a delivery's body, and freeze it with the last, unless it is frozen.
 
-        There are `before` bytes of it already. Returns what is frozen; None if nothing is yet, another claim makes it,
-        or the session was erased.
+        There are `before` bytes of it already. Return the frozen payload; None if it is not complete, another claim
+        makes it, or the session was erased.
         """
         key, stream, size = delivery.key, delivery.stream, before + len(part)
         claim = {"key": key, "lease": delivery.lease}
@@ -337,7 +338,7 @@ class Outbox(Port):
         state: Literal["pending", "delivered", "failed"],
         due_ms: int | None,
     ) -> bool:
-        """Log an attempt, set what comes next, and end the lease; False, with nothing changed, if the lease was lost.
+        """Log an attempt, set the next state, and end the lease; False, with nothing changed, if the lease was lost.
 
         A delivery that was failed in between (its endpoint was disabled) is not tried again, but `delivered` counts.
         Also keeps `failing_since_ms` of an endpoint that is not a session's own: the first failed attempt since the
@@ -363,7 +364,7 @@ class Outbox(Port):
         await self.database.execute(POSTPONE_DELIVERY, **values)
 
     async def list_turn_subscribers(self) -> set[str]:
-        """The projects that have a receiver of complete turns; a session's own is in its configuration."""
+        """Return the projects that have a receiver of complete turns; a session's own is in its configuration."""
         return {project for (project,) in await self.database.rows(SELECT_SUBSCRIBED)}
 
     @writes
@@ -379,16 +380,16 @@ class Outbox(Port):
         return await self.database.find(FrozenPayload, SELECT_PAYLOAD_BEFORE, key=delivery.key, **values)
 
     async def next_delivery_ms(self) -> int | None:
-        """The time at which the next delivery is due, leases included; None when none waits."""
+        """Return when the next delivery is due, or its lease ends; None when none waits."""
         row = await self.database.read(lambda connection: connection.row(SELECT_NEXT_DUE_MS))
         return None if row is None else int(row[0])
 
 
 def select_due(connection: Connection, engine: str, now_ms: int, full: Sequence[str], limit: int) -> list[Row]:
-    """The deliveries that are due at URLs that are not full, the oldest first, locked.
+    """Return the deliveries that are due at URLs that are not full, the oldest first, locked.
 
-    Thousands may be due at one receiver that is down. The oldest few are enough as a rule; more are looked at, and then
-    those of all endpoints, only when these are held up by busy receivers, so that one of them cannot delay the others.
+    Thousands may be due at one receiver that is down. The oldest few are usually enough; more are read, and then those
+    of all endpoints, only if these wait for busy receivers, so that one of them cannot delay the others.
     """
     values: dict[str, Any] = {"now_ms": now_ms, "full": list(full), "limit": limit}
     sql = SELECT_DUE.format(candidates=OLDEST_DUE, is_candidate=IS_CANDIDATE)
@@ -429,8 +430,8 @@ def enqueue_start(connection: Connection, stream: Stream, now_ms: int) -> None:
 def enqueue_close(connection: Connection, stream: Stream, close_id: str, now_ms: int) -> None:
     """Add the deliveries of a close; `close_id` is the id of its history.
 
-    A session that was closed as idle before anyone joined it has no history, metrics or turns. That it has left is
-    sent all the same, since its start was.
+    A session that was closed as idle before anyone joined it has no history, metrics or turns. Its end (102) is sent
+    all the same, since its start was.
     """
     was_joined = not stream.provisional or connection.row(SELECT_WAS_JOINED, stream=stream.key) is not None
     events = (*config.CLOSE_EVENTS, config.COMPLETE_TURNS_EVENT) if was_joined else (config.LEFT_EVENT,)
@@ -480,7 +481,7 @@ def enqueue(
 def extend_waiting(
     connection: Connection, common: dict[str, Any], header: SessionHeader, event_type: int, endpoint: int
 ) -> bool:
-    """Extend a pending delivery that has no payload yet in place of adding another, however long a receiver is away."""
+    """Extend a pending delivery without a payload instead of adding another, however long a receiver is away."""
     about = {"stream": common["stream"], "now_ms": common["now_ms"], "endpoint": endpoint, "event_type": event_type}
     for key, waiting in connection.rows(SELECT_UNMADE, **about):
         before = HEADER_DECODER.decode(waiting).memories

@@ -1,8 +1,8 @@
 """Slim rows of sessions: a list of a thousand must not read a configuration, nor fold a memory.
 
 A page is found by one condition that has an index, in the order of the list. The other conditions are checked for each
-session that it finds. That ends after a number of sessions, full page or not, so that no page costs more in a larger
-store.
+session that it finds. The search stops after a number of sessions, full page or not, so that no page costs more in a
+larger store.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from voicemem.store.stream_changes import POSITION
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
 
 MAX_LOOKS = 5_000
-"""Sessions that are looked at for a page."""
+"""Sessions that are checked for a page."""
 MAX_COUNT_LOOKS = 20_000
 MAX_CANDIDATES = 10_000
 """If more sessions than this have deliveries in a state, the filter is checked session by session instead."""
 FIRST_LOOKS = 4
-"""Sessions that are looked at first, for each one that the page has room for."""
+"""Sessions that are checked first, for each one that the page may still hold."""
 LOOKS_GROW = 4
 PLACE_FIELDS = ("started_after", "started_before", "after")
 """The conditions that only say where in the order the page is."""
@@ -39,7 +39,7 @@ SOURCES = {
     },
     "postgresql": {"keys": "(select * from streams s where {conditions} offset 0) s"},
 }
-"""Tables in place of `streams s`, by engine and field, where it might not choose the index; few keys come first."""
+"""Tables in place of `streams s`, by engine and field, where it might not use the index; few keys come first."""
 LOOK = """
     select s.key, s.started_ms, {checked} from {source} where {conditions}
     order by s.started_ms desc, s.key desc limit :size
@@ -81,14 +81,14 @@ Place = tuple[int, int]
 
 
 class OverviewPage(NamedTuple):
-    """Slim rows in the order of the list, and the place behind which there may be more; None at the end."""
+    """Slim rows in the order of the list, and the place after which there may be more; None at the end."""
 
     rows: list[SessionOverview]
     after: Place | None
 
 
 class QueryPlan(NamedTuple):
-    """How to query the sessions of a filter: parts of the SQL, and its values but for `size`."""
+    """How to query the sessions of a filter: parts of the SQL, and its values except `size`."""
 
     by: str
     """The field by which an index finds them."""
@@ -97,7 +97,7 @@ class QueryPlan(NamedTuple):
     conditions: str
     """The conditions by which an index finds them."""
     checked: str
-    """Those that are checked for each of these; empty where there are none."""
+    """The conditions that are checked for each of these sessions; empty if there are none."""
     values: dict[str, Any]
 
     def text(self, query: str) -> str:
@@ -122,7 +122,7 @@ class Overviews(Port):
 
     @scans
     def count_overviews(self, connection: Connection, query: SessionFilter, most: int) -> int | None:
-        """The number of sessions that match over all pages, up to `most`; None where that takes too many looks."""
+        """Return the number of sessions that match over all pages, up to `most`; None if that takes too many checks."""
         chosen = with_candidates(connection, with_linked(connection, query))
         look = plan_of(replace(chosen, after=None), self.database.engine)
         bound = MAX_COUNT_LOOKS if look.checked else most
@@ -131,22 +131,22 @@ class Overviews(Port):
 
     @reads
     def find_named(self, connection: Connection, project: str, beginning: str, limit: int) -> list[int]:
-        """The keys of sessions whose id, or whose user's id, begins so: at most `limit` of each kind."""
+        """Return the keys of sessions whose id or user id has this prefix: at most `limit` of each kind."""
         values = {"project": project, "beginning": beginning, "end": beginning + LAST_CHARACTER, "limit": limit}
         return [key for query in FIND_NAMED for (key,) in connection.rows(query, **values)] if beginning else []
 
     @writes
     def save_figures(self, connection: Connection, figures: Sequence[SavedFigures]) -> None:
-        """Save what slim rows show of memories, in place of what was saved before; nothing of erased sessions."""
+        """Save the figures of memories for slim rows, in place of the previous ones; nothing of erased sessions."""
         for values in (one._asdict() for one in sorted(figures)):
             connection.execute(SAVE_FIGURES, **values)
             connection.execute(SAVE_FILTERED, **values)
 
     def find_keys(self, connection: Connection, query: SessionFilter, most: int) -> tuple[list[int], Place | None]:
-        """The keys of a page, and where the next page begins; None at the end. It looks at up to `most` sessions.
+        """Return the keys of a page, and the place of the next page, None at the end; check up to `most` sessions.
 
-        The first look is at a few sessions for each that has room on the page, each next one at more of them: what it
-        finds is held as a whole, and a caller may set no bound.
+        The first query reads a few sessions for each one that the page may hold, each further one reads more: all rows
+        of a query are in memory, and a client may set no bound.
         """
         keys: list[int] = []
         place, looked, size = query.after, 0, min(most, FIRST_LOOKS * (query.limit + 1))
@@ -193,7 +193,7 @@ def has_index(query: SessionFilter, field: str) -> bool:
 
 
 def with_candidates(connection: Connection, query: SessionFilter) -> SessionFilter:
-    """The filter by the sessions that have deliveries in its state, where these are not too many."""
+    """Return the filter with the keys of the sessions that have deliveries in its state, unless these are too many."""
     if query.webhook is None or query.keys is not None:
         return query
     rows = connection.rows(SELECT_CANDIDATES.format(state=query.webhook), most=MAX_CANDIDATES + 1)

@@ -1,6 +1,6 @@
-"""The store: what voicemem needs of one (docs/storage.md), as one object that is the same on each engine.
+"""The store: everything that voicemem needs of one (docs/storage.md), as one object that is the same on each engine.
 
-What holds for every method of every engine:
+For every method of every engine:
 
 - A method that writes is one transaction. It returns after its commit is on disk (or on as many replicas as the engine
   promises), and raises `StoreUnavailable` when the commit failed or its outcome is unknown. Callers may repeat it.
@@ -11,12 +11,12 @@ What holds for every method of every engine:
   (`Store.read_clock`).
 - A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice. Streams that are made
   later have higher keys; of those made at about the same time, a lower key may become visible after a higher one.
-- Rules of order are not the engine's: it asks `voicemem.store.streams` in its transaction, so that all engines decide
-  alike.
+- Rules of order are not the engine's: it applies `voicemem.store.append_rules` and `voicemem.store.streams` in its
+  transaction, so that all engines decide alike.
 - Several nodes may work on one store at a time, where the engine allows it, and nothing is known by one alone: who is
   connected, what is leased and claimed, and which names are taken are in the store. Claims and sweeps pick
-  candidates, and then change each row only where it is as it was seen.
-- What is repeated changes nothing more: the `leave` of an older epoch, a second close, retiring a node that is gone.
+  candidates, and then change each row only if it is still as it was read.
+- A repetition changes nothing more: the `leave` of an older epoch, a second close, retiring a node that is gone.
 
 One contract suite runs on all engines: `tests/contract`.
 """
@@ -47,18 +47,18 @@ COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
 COUNT_PENDING = "select count(*) from deliveries where due_ms is not null"
 COUNT_DUE = "select count(*) from deliveries where due_ms <= :now_ms"
-"""A lease moves the time at which a delivery is due. Both are counted in an index: millions may wait for a receiver."""
+"""A lease moves the due time of a delivery. Both are counted in an index: millions may wait for a receiver."""
 SELECT_OLDEST_PENDING = """
     select made_ms from deliveries where state >= 'pending' and state != 'delivered' order by state, key limit 1
 """
-"""Nothing comes after `pending`. Both engines find it so in the index of what is not delivered: SQLite wants the whole
-condition of that, and PostgreSQL would look through all keys for an equal state."""
+"""Nothing sorts after `pending`. So both engines use the index of undelivered rows: SQLite needs its whole condition,
+and PostgreSQL would scan all keys for an equal state."""
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
 
 
 class Store(Port, ABC):
-    """A store: its parts by use. An engine hands in its database, and what finds texts and vectors there."""
+    """A store: its parts by use. An engine passes in its database, and its search for texts and vectors."""
 
     def __init__(
         self,
@@ -91,17 +91,17 @@ class Store(Port, ABC):
 
     @property
     def is_exclusive(self) -> bool:
-        """True where this process has the store to itself: every other node is gone, and needs no lease to run out."""
+        """True if this process has the store to itself: every other node is gone, without waiting for its lease."""
         return self.database.is_exclusive
 
     @property
     @abstractmethod
     def healthy(self) -> bool:
-        """True when the last commit succeeded, on each connection that is kept for commits, and none lacks."""
+        """True if the last commit on each connection for commits succeeded, and no connection is missing."""
 
     @property
     def trouble(self) -> str | None:
-        """The reason why the store is not healthy, in one sentence; None where there is nothing more to say."""
+        """The reason why the store is not healthy, in one sentence; None if there is nothing to add."""
         return None
 
     @reads
@@ -120,23 +120,23 @@ class Store(Port, ABC):
     def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
         """Bound the sessions and bytes of each project; to be called before anything else.
 
-        What begins a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
-        such a project, but for ends, are refused, and leave one gap; nothing else is stored for its callers
-        (`store.quotas`). `count_refusal` is called with the name of the quota for each of them, on any thread.
-        Raises `CannotStart`. The limits of the key that begins one (`key_id`) hold as well, and always.
+        Beginning a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
+        such a project, except ends, are refused, and leave one gap; nothing else is stored for its clients
+        (`store.quotas`). `count_refusal` is called with the name of the quota for each refusal, on any thread.
+        Raises `CannotStart`. The limits of the key that begins a session (`key_id`) always apply as well.
         """
 
     async def read_clock(self) -> int | None:
-        """The store's own time, Unix ms; None when that is the caller's clock.
+        """Return the store's own time, Unix ms; None if that is the caller's clock.
 
-        A node whose store has a clock corrects its own by it, so that all nodes pass in the same times.
+        A node corrects its clock by that of the store, so that all nodes pass in the same times.
         """
         return None
 
     async def probe(self) -> None:
         """Commit something of a usual size that leaves nothing behind, to see whether the store works again.
 
-        Connections that are in trouble are tried, so that one which has no work does not stay so.
+        Failing connections are tried, so that one without work recovers too.
         Raises `StoreUnavailable`, and `StoreRuined` when this process cannot use the store any more.
         """
         name = f"probe {secrets.token_hex(8)}"
@@ -150,4 +150,4 @@ class Store(Port, ABC):
 
     @abstractmethod
     async def close_store(self) -> None:
-        """Finish what was begun, and release the store."""
+        """Finish the work under way, and release the store."""

@@ -55,7 +55,7 @@ class Quarantine(Port):
         return to_stream(row)
 
     async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
-        """The entry of a stream; None without one, and for an erased stream. Asked at each first read."""
+        """Return the entry of a stream; None without one, and for an erased stream. Asked at each first read."""
         return await self.database.find(QuarantineEntry, SELECT_ENTRY, key=key, version=version)
 
     @writes

@@ -276,7 +276,7 @@ def last_archived(connection: Connection, key: int) -> int:
 
 
 def next_runs(connection: Connection, key: int) -> tuple[int, list[RunRow]]:
-    """The position up to which a journal is archived, and the runs of its next archive."""
+    """Return the position up to which a journal is archived, and the runs of its next archive."""
     begun = after = last_archived(connection, key)
     size = 0
     runs: list[RunRow] = []

@@ -98,7 +98,7 @@ class RunRow(NamedTuple):
 
 
 def to_run(stream: int, row: Row) -> RunRow:
-    """The run of a row of `RUN_COLUMNS`. Raises `DamagedEntry`."""
+    """Return the run of a row of `RUN_COLUMNS`. Raises `DamagedEntry`."""
     run = RunRow(*row[:-1])
     verify_checksum(stream, run.position, run.payload, row[-1])
     return run
@@ -138,13 +138,13 @@ def decompress_runs(packed: bytes) -> list[RunRow]:
 
 
 def find_run(connection: Connection, stream: int, producer: str, seq: int) -> RunRow | None:
-    """The run that holds a seq, or else the last one before it. Raises `DamagedEntry`."""
+    """Return the run that holds a seq, or else the last one before it. Raises `DamagedEntry`."""
     row = connection.row(SELECT_RUN_AT_OR_BEFORE, stream=stream, producer=producer, seq=seq)
     return None if row is None else to_run(stream, row)
 
 
 def next_stored_seq(connection: Connection, stream: int, producer: str, seq: int) -> int | None:
-    """The lowest seq above one with which a run starts; None when no run does."""
+    """Return the lowest seq above one with which a run starts; None when no run does."""
     queries = SELECT_NEXT_SEQ_IN_REACH, SELECT_NEXT_WAYPOINT
     rows = (connection.row(query, stream=stream, producer=producer, seq=seq) for query in queries)
     return min((row[0] for row in rows if row is not None), default=None)
@@ -158,7 +158,7 @@ def find_last_seq(connection: Connection, stream: int, producer: str) -> int:
 def load_originals(
     connection: Connection, stream: int, producer: str, seq: int, next_seq: int
 ) -> tuple[dict[int, bytes], range]:
-    """The payloads around a seq, by seq, and a range of seqs of which these are all that are stored.
+    """Return the payloads around a seq, by seq, and a range of seqs of which these are all that are stored.
 
     They are those of the archive that covers it, or of the run that holds or precedes it. A seq between two runs lies
     in a gap that the producer declared, and the range is the whole gap. `next_seq` ends the last gap.

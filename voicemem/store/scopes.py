@@ -23,12 +23,12 @@ SELECT_LINKED = f"""
 
 
 def find_linked(connection: Connection, project: str, user_ids: Sequence[str]) -> list[str]:
-    """The other ids of the persons who have these; nearly always none."""
+    """Return the other ids of the persons who have these; nearly always none."""
     return [linked_id for (linked_id,) in connection.rows(SELECT_LINKED, project=project, ids=user_ids)]
 
 
 def list_of_two(query: str, either: str, each: Sequence[str], order: str, limit: str) -> str:
-    """A query that lists by a condition of two values, as two lists that an index has in order."""
+    """Return a query that lists by a condition of two values, as two lists that an index has in order."""
     one, other = (query.replace(either, condition) for condition in each)
     return (
         f"select * from (select * from ({one}) a union all select * from ({other}) b) c order by {order} limit {limit}"
@@ -49,7 +49,7 @@ class Scope(NamedTuple):
         return self.project, self.namespace, self.user_id, self.session_id if self.user_id is None else None
 
     def query(self, linked_ids: Sequence[str] = ()) -> "QueryScope":
-        """The scope of a query; `linked_ids` are other ids of the user's person."""
+        """Return the scope of a query; `linked_ids` are other ids of the user's person."""
         user_ids = () if self.user_id is None else (self.user_id, *linked_ids)
         return QueryScope(self.project, self.namespace, user_ids, self.session_id)
 
@@ -100,7 +100,7 @@ def scope_terms(scope: Scope, secret: bytes) -> list[str]:
 
 
 def query_terms(scope: QueryScope, secret: bytes) -> list[tuple[str, ...]]:
-    """The words of a scope that a query looks up, one of each group.
+    """Return the words of a scope that a query looks up, one of each group.
 
     Each names its project, so that of the project is needed alone only. How rare a word is, a search finds out by going
     through all texts that have it, which may be a whole project.
@@ -114,6 +114,6 @@ def query_terms(scope: QueryScope, secret: bytes) -> list[tuple[str, ...]]:
 
 
 def scope_term(kind: str, project: str, value: str, secret: bytes) -> str:
-    """The word for a part of a scope. It ends with a digit, so that stemming leaves it as it is."""
+    """Return the word for a part of a scope. It ends with a digit, so that stemming leaves it as it is."""
     name = json.dumps([kind, project, *([value] if value else [])]).encode()
     return f"{kind}{blake2b(name, digest_size=16, key=secret).hexdigest()}0"

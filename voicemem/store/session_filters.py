@@ -87,7 +87,7 @@ def conditions_of(query: SessionFilter, engine: str) -> tuple[str, dict[str, Any
 
 
 def with_linked(connection: Connection, query: SessionFilter) -> SessionFilter:
-    """The filter with the other id of the user's person, if there is one."""
+    """Return the filter with the other id of the user's person, if there is one."""
     if query.user_id is None or query.of_id_alone:
         return query
     linked = find_linked(connection, query.project, [query.user_id])
@@ -95,7 +95,7 @@ def with_linked(connection: Connection, query: SessionFilter) -> SessionFilter:
 
 
 def in_order(sql: str, query: SessionFilter, limit: str) -> str:
-    """A query that lists sessions: those of both ids of one person by an index, too."""
+    """Return a query that lists sessions: those of both ids of one person by an index, too."""
     if query.linked_id is None:
         return sql
     return list_of_two(sql, OF_EITHER, (OF_USER, OF_LINKED), NEWEST_FIRST, f":{limit}")

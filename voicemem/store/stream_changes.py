@@ -200,14 +200,14 @@ class StreamRows(ABC):
 
 
 def stream_values(stream: Stream) -> dict[str, Any]:
-    """The values of `INSERTED`, but for the key that began it."""
+    """Return the values of `INSERTED`, but for the key that began it."""
     config, values = stream.config, msgspec.structs.asdict(stream)
     values |= {"config": msgspec.json.encode(config), "due_ms": streams.close_due_ms(stream)}
     return values | {"name": config.get("name"), "user_id": config.get("user_id"), "channel": config.get("channel")}
 
 
 def to_stream(row: Row) -> Stream:
-    """The stream of a row of `STREAM_COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
+    """Return the stream of a row of `STREAM_COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
     values: list[Any] = list(row)
     try:
         values[CONFIG_INDEX] = msgspec.json.decode(values[CONFIG_INDEX], type=dict[str, Any])
@@ -218,7 +218,7 @@ def to_stream(row: Row) -> Stream:
 
 
 def config_bytes(config: JsonObject) -> int:
-    """The bytes that a configuration counts for the quota; an empty one counts none."""
+    """Return the bytes that a configuration counts for the quota; an empty one counts none."""
     return len(msgspec.json.encode(config)) - len("{}") if config else 0
 
 
@@ -244,7 +244,7 @@ DELETE_PLAN = "delete from retention where stream = :stream"
 
 
 def new_stream(project: str, kind: str, name: str, config: JsonObject, now_ms: int) -> Stream:
-    """A stream that starts now; it gets its key when it is added."""
+    """Return a stream that starts now; it gets its key when it is added."""
     silent_since_ms = now_ms if kind == SESSION_KIND else None
     return Stream(0, project, kind, name, "running", 0, now_ms, None, None, config, silent_since_ms, None, None, None)
 
@@ -299,7 +299,7 @@ def refuse_erased(stream: Stream) -> None:
 
 
 def find(rows: StreamRows, key: int) -> Stream:
-    """A stream that is not erased. Raises `Refused` (`unknown_session`)."""
+    """Return a stream that is not erased. Raises `Refused` (`unknown_session`)."""
     stream = rows.stream(key)
     if stream is None or stream.state == "erased":
         raise Refused("unknown_session")
@@ -323,7 +323,7 @@ def declare_gap(rows: StreamRows, stream: Stream, producer: ProducerState, from_
 
 
 def gap_event(producer: str, seqs: range) -> bytes:
-    """The event that says that these seqs of a producer are not there."""
+    """Return the event that says that these seqs of a producer are not there."""
     gap = {"type": "session.gap", "producer": producer, "from_seq": seqs.start, "to_seq": seqs.stop - 1}
     return msgspec.json.encode(gap)
 

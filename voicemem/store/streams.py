@@ -116,7 +116,7 @@ def close_due_ms(stream: Stream) -> int | None:
 
 
 def ending_if_due(stream: Stream, now_ms: int) -> SessionEnding | None:
-    """The ending with which a session is to be closed now; None when it is not due."""
+    """Return the ending with which a session is to be closed now; None when it is not due."""
     due = close_due_ms(stream)
     if due is None or due > now_ms:
         return None
@@ -143,7 +143,7 @@ def break_off(stream: Stream, now_ms: int, is_awaited: Callable[[int], bool]) ->
 
 
 def retention_times(stream: Stream, default_ttl_s: int) -> tuple[int, int | None]:
-    """The times of a session that has just ended: when its journal is compacted, and when it expires, if ever.
+    """Return the times of a session that has just ended: when its journal is compacted, and when it expires, if ever.
 
     `default_ttl_s` is for one that does not say; 0: never.
     """

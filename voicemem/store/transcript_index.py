@@ -108,7 +108,7 @@ class Part(NamedTuple):
 
 
 def portions(updates: Sequence[TranscriptUpdate]) -> Iterator[list[Part]]:
-    """The parts of updates, in their order, those of each transaction together."""
+    """Yield the parts of updates, in their order, those of each transaction together."""
     portion, size = list[Part](), 0
     for update in updates:
         parts = parts_of(update)
@@ -243,7 +243,7 @@ class TranscriptIndex(Port):
         return incomplete
 
     async def find_messages(self, query: TranscriptQuery) -> list[FoundMessage]:
-        """The messages with these words, best first, of equal ones the newest first."""
+        """Return the messages with these words, best first, of equal ones the newest first."""
         if not query.words:
             return []
 
@@ -265,7 +265,7 @@ class TranscriptIndex(Port):
         return await self.index.read(job) if keys else []
 
     async def find_sessions(self, scope: QueryScope, words: Sequence[QueryWord], limit: int) -> list[int]:
-        """The keys of sessions in which all of these words were said in one message.
+        """Return the keys of sessions in which all of these words were said in one message.
 
         Those whose messages were indexed last are found, from `MAX_LOOKS` messages that have the words.
         """
@@ -295,7 +295,7 @@ class TranscriptIndex(Port):
         return self.index.has_own_database or await self.claims.claim(INDEX_CHECK, 0, node, now_ms, lease_ms)
 
     async def count_sessions_to_index(self) -> int:
-        """The number of sessions in all projects, without erased ones."""
+        """Return the number of sessions in all projects, without erased ones."""
         return await self.database.count(COUNT_SESSIONS)
 
     async def clear_index(self) -> None:

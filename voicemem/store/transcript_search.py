@@ -90,7 +90,7 @@ Find = Callable[[TranscriptQuery], list[FoundMessage]]
 
 
 def find_messages(find: Find, query: TranscriptQuery) -> list[FoundMessage]:
-    """A page of the messages that answer a question, the best first, of equal ones the newest first.
+    """Return a page of the messages that answer a question, the best first, of equal ones the newest first.
 
     `find` gives those with the words, in the order of the words alone.
     """
@@ -106,7 +106,7 @@ def find_messages(find: Find, query: TranscriptQuery) -> list[FoundMessage]:
 
 
 def ranked(query: TranscriptQuery, messages: Sequence[FoundMessage]) -> list[FoundMessage]:
-    """The best messages by words, those first that are of the speaker and the time that the question means."""
+    """Return the best messages by words, those first that are of the speaker and the time that the question means."""
     said = [(message.role, message.text) for message in messages[:NAMED_BY]]
     names = speakers_by_name(query.question, said) if len({role for role, _ in said}) == 2 else {}
     speakers = set(names.values())
@@ -149,7 +149,7 @@ def is_followed_by(first: FoundMessage, second: FoundMessage) -> bool:
 
 
 def said_between(since_ms: int | None, until_ms: int | None) -> dict[str, int]:
-    """The bounds of a query as values; beyond all times where there is no bound."""
+    """Return the bounds of a query as values; beyond all times where there is no bound."""
     return {
         "since_ms": FIRST_MS if since_ms is None else since_ms,
         "until_ms": LAST_MS if until_ms is None else until_ms,

@@ -74,7 +74,7 @@ class Portion:
         return self.is_full or (self.has_begun and time.monotonic() >= self.ends_s)
 
     def select(self, sizes: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """The keys of the first rows (given as key and bytes) that fit."""
+        """Return the keys of the first rows (given as key and bytes) that fit."""
         keys: list[Any] = []
         before = self.bytes
         for key, size in sizes:

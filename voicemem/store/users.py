@@ -44,7 +44,7 @@ class Users(Port):
         return next(iter(find_linked(connection, project, [user_id])), None)
 
     async def query_scope(self, scope: Scope) -> QueryScope:
-        """The scope of a query, which means all ids of the user's person."""
+        """Return the scope of a query, which means all ids of the user's person."""
         linked_id = None if scope.user_id is None else await self.find_linked(scope.project, scope.user_id)
         return scope.query(() if linked_id is None else (linked_id,))
 
@@ -106,7 +106,7 @@ class Users(Port):
 
 
 def digest_of(identity: Mapping[str, bytes], project: str, user_id: str) -> str:
-    """The hash under which the erasure of a user is noted."""
+    """Return the hash under which the erasure of a user is noted."""
     return hmac.digest(identity["cursor_secret"], f"erased user\0{project}\0{user_id}".encode(), "sha256").hex()
 
 
@@ -114,7 +114,7 @@ def digest_of(identity: Mapping[str, bytes], project: str, user_id: str) -> str:
 
 
 def lock_mark(rows: StreamRows, project: str, digest: str) -> Stream | None:
-    """The mark of an erasure; no other transaction sets it, or relies on it, until this one is over."""
+    """Return the mark of an erasure; no other transaction sets it, or relies on it, until this one is over."""
     rows.connection.lock(f"user {digest}")
     return rows.find_by_name(project, ERASED_USER_KIND, digest)
 
@@ -133,7 +133,7 @@ def refuse_erased_user(rows: StreamRows, stream: Stream, user_id: str, identity:
 
 
 def lock_with_linked_user(rows: StreamRows, key: int) -> Stream | None:
-    """A stream, locked with that of the other id of the same person, in the order in which all lock them."""
+    """Return a stream, locked with that of the other id of the same person, in the order in which all lock them."""
     linked = rows.connection.row(SELECT_LINKED_KEY, key=key)
     for one in sorted({key, *(linked or ())}):
         rows.stream(one)
@@ -141,7 +141,7 @@ def lock_with_linked_user(rows: StreamRows, key: int) -> Stream | None:
 
 
 def lock_users(rows: StreamRows, project: str, user_ids: Sequence[str]) -> list[Stream | None]:
-    """The streams of users, as far as there are any, locked in the same order."""
+    """Return the streams of users, as far as there are any, locked in the same order."""
     keys = [rows.connection.row(SELECT_STREAM_KEY, project=project, kind=USER_KIND, id=one) for one in user_ids]
     streams = {row[0]: rows.stream(row[0]) for row in sorted(row for row in keys if row is not None)}
     if any(one is None or one.state == "erased" for one in streams.values()):

@@ -194,7 +194,7 @@ class Vectors(Port):
     def compare(
         self, connection: Connection, limit: int, also: Sequence[Any], values: dict[str, Any], **conditions: str
     ) -> NearestTexts[Row]:
-        """The rows of the nearest texts, of which each begins with the number of vectors that were compared."""
+        """Return the rows of the nearest texts, of which each begins with the number of vectors that were compared."""
         most = self.math.begin(connection)
         if not most:
             return NearestTexts([], {}, False)
@@ -239,7 +239,7 @@ class TranscriptVectors(Vectors):
         return await self.math.prepare()
 
     async def find_near(self, query: VectorQuery) -> NearestTexts[FoundMessage]:
-        """The messages whose vectors are the nearest, and how near those of `also` are."""
+        """Return the messages whose vectors are the nearest, and how near those of `also` are."""
         clauses, whose = query.scope.conditions("s.")
         compared = {"vector": self.math.value(query.vector), "embedder": embedder_number(query.embedder)}
         values = whose | said_between(query.since_ms, query.until_ms) | compared
@@ -282,7 +282,7 @@ class MemoryVectors(Vectors):
         limit: int,
         also: Sequence[MemoryPlace] = (),
     ) -> NearestTexts[tuple[MemoryRow, float]]:
-        """The memories whose vectors are the nearest, with their cosines, and how near those of `also` are.
+        """Return the memories whose vectors are the nearest, with their cosines, and how near those of `also` are.
 
         `after` and the filter's own limit count for nothing.
         """

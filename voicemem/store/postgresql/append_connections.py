@@ -1,10 +1,10 @@
-"""Append connections: plain appends go on them, each with a thread, so that one slow commit does not stop the others.
+"""Append connections for plain appends, each with a thread, so that one slow commit does not stop the others.
 
 All appends that wait for a connection go into one statement, which is one transaction and one round trip. It updates
-nothing: a row that each append updates leaves a dead version each time, and they slow everything down while an old
-snapshot is held. It locks the rows of the streams whose `version` is the cached one, skips those that others hold, and
-inserts each run right behind the cached end of the journal; the primary key refuses those that come too late. What is
-not in its answer is for a transaction that looks first (`PostgresqlDatabase.append_slowly`).
+nothing: each update of a row leaves a dead version, and these slow everything down while an old snapshot is held. It
+locks the rows of the streams whose `version` is the cached one, skips those that others hold, and inserts each run
+right behind the cached end of the journal; the primary key refuses those that come too late. Batches that are not in
+its answer are left to a transaction that reads first (`PostgresqlDatabase.append_slowly`).
 
 Locking the streams, reading where they end and then inserting needs a second round trip and two reads for each commit.
 At 300 connections x 10 events/s, where commits are small, acks took 1.6 times as long and PostgreSQL 1.3 times the CPU.
@@ -63,11 +63,11 @@ class Candidate(NamedTuple):
 
 
 Job = Sequence[Batch] | Callable[[PostgresqlConnection], None]
-"""Batches that one caller waits for; or what is to be done to see whether the connection works."""
+"""Batches that one caller waits for; or a job that shows whether the connection works."""
 
 
 class AppendConnection:
-    """One append connection: everything that waits goes into the next statement."""
+    """One append connection: all waiting batches go into the next statement."""
 
     def __init__(self, writer: Writer, cached_versions: CachedVersions) -> None:
         self.writer = writer
@@ -79,13 +79,13 @@ class AppendConnection:
         )
 
     async def append(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
-        """Append what is in order as far as is known; None for each batch that must be looked at."""
+        """Append batches that are in order by the cached versions; None for each batch that must be examined."""
         self.writer.database.refuse_unready()
         results: list[AppendResult | None] = await self.group.run(batches)
         return results
 
     async def try_again(self, trial: Callable[[PostgresqlConnection], None]) -> None:
-        """End its trouble, where that is over, as far as it has nothing else to do. Raises `StoreUnavailable`."""
+        """Try it if it is failing and idle. Raises `StoreUnavailable`."""
         if self.writer.is_in_trouble and not self.group.is_busy:
             await self.group.run(trial)
 
@@ -115,7 +115,7 @@ class AppendConnection:
                 batch = batches[index]
                 if batch.key in slow:
                     continue
-                if batch.key in candidates:  # behind another batch of its stream, whose end is not yet known
+                if batch.key in candidates:  # behind another batch of its stream, whose end is not known yet
                     later.append(index)
                 elif (candidate := self.candidate(index, batch)) is not None:
                     candidates[batch.key] = candidate
@@ -134,7 +134,7 @@ class AppendConnection:
         return results
 
     def may_take(self, batch: Batch) -> bool:
-        """Return whether there is any hope that a batch need not be looked at."""
+        """Return whether a batch might be stored without being examined."""
         return batch.offers is None and self.cached_versions.find(batch.key) is not None
 
     def candidate(self, index: int, batch: Batch) -> Candidate | None:
@@ -156,7 +156,7 @@ class AppendConnection:
         return bool(quota) and self.writer.database.stored_bytes.is_full(project, quota)
 
     def accept(self, candidate: Candidate, batch: Batch) -> AppendResult:
-        """The result of a batch that was stored, which becomes the cached version."""
+        """Return the result of a stored batch, and cache it as the new version."""
         cached, count, position = candidate.cached, batch.count, candidate.cached.stream.position + 1
         self.writer.database.stored_bytes.add(cached.stream.project, len(candidate.row[-1]))
         stream = msgspec.structs.replace(cached.stream, position=cached.stream.position + count)
@@ -168,7 +168,7 @@ class AppendConnection:
         return AppendResult(stream, producer.next_seq, position)
 
     def insert(self, candidates: list[Candidate]) -> set[int]:
-        """Insert runs in one transaction; the streams whose run was stored. Raises `StoreUnavailable`."""
+        """Insert runs in one transaction; return the streams whose run was stored. Raises `StoreUnavailable`."""
         columns = by_column([candidate.row for candidate in candidates])
         versions = array("q", [candidate.cached.version for candidate in candidates])
         reconnected = False
@@ -199,7 +199,7 @@ class AppendConnection:
         raise StoreUnavailable("The store cannot be written: others hold what is to be changed.")
 
     def find_stored(self, columns: dict[str, Any]) -> set[int]:
-        """Return what a statement stored whose answer never came. Raises `StoreUnavailable` where no one answers."""
+        """Return what a statement without an answer has stored. Raises `StoreUnavailable` if no server answers."""
         try:
             return {key for (key,) in self.writer.ask(lambda connection: connection.rows(SELECT_STORED, **columns))}
         except Fenced:

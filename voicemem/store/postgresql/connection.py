@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL: its settings, what is refused of a server, and which errors mean what."""
+"""One connection to PostgreSQL: its settings, which servers are refused, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ SELECT_SERVER = """
 APPEND_CONNECTIONS, WRITERS, READERS, REGISTRARS = 2, 3, 4, 1
 """The connections of a node: for appends, for other transactions, for reads, and to register."""
 CUT_WAIT = "SyncRepWaitForLSN"
-"""The server's function that warns that a commit did not wait for its standby: it is visible, but not safe. The warning
-has a code that many have, and its words may be in another language."""
+"""The server's function that warns that a commit did not wait for its standby: it is visible, but not safe. The code of
+the warning is not specific, and its words may be in another language."""
 DURABLE_COMMITS = ("on", "remote_apply")
 TOO_MANY = (
     "PostgreSQL accepts no more connections; a node needs up to"
@@ -80,7 +80,7 @@ PREPARED_ELSEWHERE = ("42P05", "26000")
 """A statement that another connection prepared, or that is prepared on another one."""
 SHARED = "its connections are shared by a pooler in transaction mode; add pooled=1 to the URL"
 NO_PARTITION = "23514"
-"""Nothing else is checked by the schema."""
+"""A check violation: the schema checks nothing else."""
 REFUSALS = (
     ("too many clients|too many connections|remaining connection slots", TOO_MANY),
     (
@@ -90,14 +90,14 @@ REFUSALS = (
     ("permission denied for database", NO_RIGHT),
     ("No space left on device", DISK_FULL),
 )
-"""Messages of libpq when it gets no connection, and their meaning."""
+"""Messages of libpq when it cannot connect, and their meaning."""
 RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
 """Serialization failure, deadlock, lock timeout: the transaction is rolled back, and may run again."""
 LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 
 
 BIGINT, BIGINTS, LENGTH = 20, 1016, (8).to_bytes(4)
-"""The types of a number and of a column of them, and the length of one, as it is sent."""
+"""The types of a number and of an array of numbers, and the length of a number as it is sent."""
 
 
 class TextDumper(StrDumperUnknown):
@@ -128,7 +128,7 @@ class NumbersDumper(Dumper):
 
 
 class Options(NamedTuple):
-    """Options of a URL: those of libpq, whether a pooler is in between (then nothing is prepared), and whether only
+    """Options of a URL: libpq's, whether a pooler is in between (then nothing is prepared), and whether only
     synchronous standbys are promoted."""
 
     parameters: dict[str, Any]
@@ -160,7 +160,7 @@ class Fenced(Exception):
 
 
 FENCE = "delete from lanes where {held}"
-"""Waits for what still commits on these lanes, and keeps out what would come later."""
+"""Waits for commits under way on these lanes, and keeps out later ones."""
 FORGET_MARKERS = "delete from commit_markers o where not exists (select 1 from lanes l where l.token = o.token)"
 LOCK_STREAMS = "select 1 from stream_locks where stream in ({streams}) order by stream for no key update"
 RAISE_VERSIONS = "update stream_locks set version = version + 1 where stream in ({streams})"
@@ -204,9 +204,9 @@ class PostgresqlConnection(Connection):
     def __init__(self, raw: psycopg.Connection[Row]) -> None:
         self.raw = raw
         self.server: Server | None = None
-        """The server that it is connected to; None where that does not say."""
+        """The server that it is connected to; None if that does not identify itself."""
         self.generation = 0
-        """The generation of what this process knows of the store (`PostgresqlDatabase.generation`)."""
+        """The generation of this process's knowledge of the store (`PostgresqlDatabase.generation`)."""
         self.wait_was_cut = False
         raw.add_notice_handler(self.notice)
 
@@ -266,7 +266,7 @@ class PostgresqlConnection(Connection):
 
 
 def connect(url: str) -> PostgresqlConnection:
-    """Open a connection. Raises `psycopg.Error`, and `CannotStart` where an ack would prove nothing."""
+    """Open a connection. Raises `psycopg.Error`, and `CannotStart` for a server whose commits are not safe."""
     libpq, pooled, _ = parse_options(url)
     settings = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
     options = f"{libpq.pop('options', '') or ''} {settings}".strip()
@@ -323,7 +323,7 @@ def find_server(connection: PostgresqlConnection) -> Server | None:
 
 
 def refuse_unsafe(connection: PostgresqlConnection) -> None:
-    """Raise `CannotStart` for a server, or settings, with which nothing could be acknowledged safely."""
+    """Raise `CannotStart` for a server or settings that let nothing be acknowledged safely."""
     if connection.raw.info.server_version < OLDEST_VERSION:
         raise CannotStart("PostgreSQL must be of version 15 or newer.")
     fsync, pages, commits, statement, transaction, idle, read_only = connection.one(SELECT_SETTINGS)
@@ -349,9 +349,9 @@ def refuse_unsafe(connection: PostgresqlConnection) -> None:
 
 
 def refusal_of(message: str) -> str | None:
-    """The reason why a server takes no connection, for the operator; None where the library's words are as good.
+    """Return why a server accepts no connection, for the operator; None if the library's words are as good.
 
-    It tells no code for that, only a sentence, which may be in another language.
+    libpq gives no code for that, only a sentence, which may be in another language.
     """
     return next((words for said, words in REFUSALS if re.search(said, message)), None)
 
@@ -367,14 +367,14 @@ def is_lost(connection: PostgresqlConnection | None, error: psycopg.Error) -> bo
 
 
 def is_ours(error: psycopg.Error) -> bool:
-    """True if an error is a fault of the program or its data, not of the server: then it is passed on as it is."""
+    """Return whether an error is the program's or its data's fault, not the server's: then it is passed on as it is."""
     return isinstance(
         error, (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
     ) and error.sqlstate not in ("42501", NO_PARTITION, *PREPARED_ELSEWHERE)
 
 
 def unavailable(error: psycopg.Error, verb: str) -> StoreUnavailable:
-    """The error that callers get. It quotes nothing, since messages of the server may hold values."""
+    """Return the error for callers. It quotes nothing, since messages of the server may hold values."""
     return StoreUnavailable(f"The store cannot be {verb}: {why(error)}.")
 
 

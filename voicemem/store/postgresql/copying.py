@@ -35,7 +35,7 @@ SHORT_PLANS = """
 """
 """Rows are read along the primary keys. Without this the planner may sort the whole journal before the first row."""
 FIRST_TIMED_KEY = 1 << 40
-"""Lower keys were given by a file, which counts; a key of this engine begins with the time, and is higher."""
+"""Lower keys are from a file, which counts up; a key of this engine begins with the time, and is higher."""
 PARTITION_OF_COUNTED = f"""
     create table if not exists journal_copied partition of journal for values from (minvalue) to ({FIRST_TIMED_KEY})
 """
@@ -46,12 +46,12 @@ TAKE_TARGET = "select pg_try_advisory_lock(hashtextextended('voicemem copy ' || 
 TAKING_S, PAUSE_S = 10.0, 0.2
 """How long the server may take to end the connection of a copy that was killed."""
 ANALYZE = f"analyze {', '.join(one.name for one in TABLES)}"
-"""The tables of the copy only: those of the server are none of a role's business."""
+"""Analyses the copy's tables only: a role may not analyse the server's."""
 numbers = count(1)
 
 
 class PostgresqlCopy(CopyEnd):
-    """A database that no node serves; a target gets the schema where it has none, unless it is only looked at."""
+    """A database that no node serves; a target without a schema gets it, unless with `only_look`."""
 
     def __init__(self, url: str, is_target: bool, only_look: bool) -> None:
         self.url = url
@@ -90,7 +90,7 @@ class PostgresqlCopy(CopyEnd):
         add_partitions(self.link, *self.link.one(SELECT_NOW))
 
     def refuse_living(self) -> int:
-        """The time; no node starts until the end of the transaction. Raises `CannotStart`."""
+        """Return the time, and let no node start until the end of the transaction. Raises `CannotStart`."""
         self.link.execute(LOCK_META)
         (now_ms,) = self.link.one(SELECT_NOW)
         if self.link.row(SELECT_LIVING_NODE, now_ms=now_ms) is not None:
@@ -102,7 +102,7 @@ class PostgresqlCopy(CopyEnd):
 
     @property
     def reading(self) -> PostgresqlConnection:
-        """A connection in a transaction that sees one state of the database for as long as it takes."""
+        """A connection in a transaction that sees one state of the database until it ends."""
         if self.reader is None:
             self.reader = connect(self.url)
             self.reader.raw.execute(SHORT_PLANS.encode(), prepare=False)
@@ -136,7 +136,7 @@ class PostgresqlCopy(CopyEnd):
             raise CopyFailed(f"The copy was cut off: {why(error)}. Run the same command again to go on.") from None
 
     def make_room(self, volume: Volume, mark: bytes) -> None:
-        """Make the partitions of the months from that of the first key on; those of the present are there."""
+        """Make the partitions from the month of the first key on; those of the present exist."""
         with self.transaction():
             now_ms = self.refuse_living()
             self.save_value(COPYING, mark)
@@ -147,7 +147,7 @@ class PostgresqlCopy(CopyEnd):
             add_partitions(self.link, now_ms, (first >> RANDOM_BITS) + EPOCH_MS, FIRST_TIMED_KEY)
 
     def repeat_streams(self, streams: Sequence[dict[str, Any]]) -> None:
-        """Insert what finds streams by labels, and the rows that appends lock."""
+        """Insert the labels that find streams, and the rows that appends lock."""
         self.opened.many(INSERT_LOCK, [{"key": stream["key"]} for stream in streams])
         labels = [
             {"stream": stream["key"], "digest": label_digest(*label)}
@@ -168,7 +168,7 @@ class PostgresqlCopy(CopyEnd):
 
 
 def labels_in(config: bytes) -> dict[str, str]:
-    """The labels of a configuration; none of one that is damaged, which is reported when it is read."""
+    """Return the labels of a configuration; none of a damaged one, which is reported when it is read."""
     try:
         return msgspec.json.decode(config).get("labels") or {}
     except (msgspec.DecodeError, UnicodeDecodeError):

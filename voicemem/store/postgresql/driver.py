@@ -275,7 +275,7 @@ class PostgresqlDatabase(Database):
 
 
 def open_connection(url: str) -> PostgresqlConnection:
-    """A connection. Raises `StoreUnavailable`, also where a start would be refused, and `psycopg.Error`."""
+    """Return a connection. Raises `StoreUnavailable`, also where a start would be refused, and `psycopg.Error`."""
     try:
         return postgresql.connect(url)
     except CannotStart as error:

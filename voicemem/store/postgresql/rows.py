@@ -192,7 +192,7 @@ class Rows(StreamRows):
     # Streams
 
     def stream(self, key: int) -> Stream | None:
-        """The stream of a key, locked until the end of the transaction; None when there is none."""
+        """Return the stream of a key, locked until the end of the transaction; None when there is none."""
         stream = self.streams.get(key)
         if stream is None:
             lock = self.connection.row(LOCK_STREAM, key=key)
@@ -235,7 +235,7 @@ class Rows(StreamRows):
     # Producers
 
     def producer(self, key: int, name: str) -> ProducerState:
-        """A session's producer; a new one when it is unknown. Its stream must be locked."""
+        """Return a session's producer; a new one when it is unknown. Its stream must be locked."""
         producer = self.producers.get((key, name))
         if producer is None:
             producer = self.producers[key, name] = self.load_producer(key, name)
@@ -278,7 +278,7 @@ class Rows(StreamRows):
 
 
 def by_column(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    """The columns of these rows as they are sent: those of numbers in one piece."""
+    """Return the columns of these rows as they are sent: those of numbers in one piece."""
     columns = zip(COLUMNS, TYPES, zip(*rows, strict=True), strict=True)
     return {
         name: array("q", values) if kind == "bigint" and None not in values else list(values)

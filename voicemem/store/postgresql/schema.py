@@ -73,7 +73,7 @@ def one_at_a_time(connection: PostgresqlConnection) -> Iterator[None]:
 
 
 def check_version(connection: PostgresqlConnection, upgrade: bool = False, exactly: bool = False) -> int:
-    """The version of a database, 0 of an empty one. Raises `CannotStart` for one that this program cannot use.
+    """Return the version of a database, 0 of an empty one. Raises `CannotStart` for one that this program cannot use.
 
     With `exactly` that is also one of a newer program that lets this one use it.
     """
@@ -164,7 +164,7 @@ def missing_partitions(
 
 
 def month_of(ms: int) -> int:
-    """The month of a time in Unix ms, as a number that counts up."""
+    """Return the month of a time in Unix ms, as a number that counts up."""
     time = datetime.fromtimestamp(ms / 1000, UTC)
     return 12 * time.year + time.month - 1
 

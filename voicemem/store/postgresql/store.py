@@ -59,7 +59,7 @@ class PostgresqlVectors:
 
 
 def find_extension(connection: Connection) -> str | None:
-    """The schema in which pgvector is, which is made where it may be; None where there is none."""
+    """Return the schema in which pgvector is, which is made where it may be; None where there is none."""
     row = connection.row(SELECT_SCHEMA)
     if row is None:
         connection.execute("savepoint extension")

@@ -20,7 +20,7 @@ K1, B = 1.2, 0.75
 
 
 def ranked(table: str, key: str, other_weight: float, totals: str, conditions: str) -> str:
-    """The beginning of a query (`with …`): `scored` has the key of each row that was found, and its `score`.
+    """Return the beginning of a query (`with …`): `scored` has the key of each row that was found, and its `score`.
 
     Its parameters are those of `ranked_values`. `table` has `words`, of weight A or of the other one, and `length`, how
     many they are; its rows `m` are found by `conditions`. `totals` selects the number of texts in the scope, and that
@@ -59,7 +59,7 @@ def tsquery(terms: Sequence[tuple[str, ...]]) -> str:
 
 
 def ranked_values(terms: Sequence[tuple[str, ...]], words: Sequence[QueryWord]) -> dict[str, str]:
-    """The values of such a query: the terms of its scope, the words, and these in full and as beginnings."""
+    """Return the values of such a query: the terms of its scope, the words, and these in full and as beginnings."""
     return {
         "terms": tsquery(terms),
         "either": " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in words),
@@ -87,7 +87,7 @@ SAVE_WORDS = f"update memories set length = :length, words = {WORDS} where strea
 
 
 def words_of(own: Sequence[str], other: Sequence[str], scope: Scope, secret: bytes) -> dict[str, Any]:
-    """The values of `WORDS`, and how many words these are."""
+    """Return the values of `WORDS`, and how many words these are."""
     terms = " ".join(scope_terms(scope, secret))
     return {"length": len(own) + len(other), "own": " ".join(own), "other": " ".join(other), "scope": terms}
 
@@ -96,7 +96,7 @@ class PostgresqlMemoryWords(MemoryFullText):
     columns: Mapping[str, str] = {"length": ":length", "words": WORDS}
 
     def values(self, row: MemoryRow) -> dict[str, Any]:
-        """The words that a memory says, those it is about, and those of its scope."""
+        """Return the words that a memory says, those it is about, and those of its scope."""
         if row.removed_ms is not None:
             return {"length": 0, "own": "", "other": "", "scope": ""}
         said, about = row.words
@@ -157,7 +157,7 @@ class PostgresqlMessageWords(MessageFullText):
     columns: Mapping[str, str] = {"words": WORDS}
 
     def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
-        """The words of a message and its day, those of the message before it, and those of its scope."""
+        """Return the words of a message and its day, those of the message before it, and those of its scope."""
         said, before, day = indexed_words(passage, day_words(session.started_ms))
         return words_of([*said, *day], before, session.scope, self.secret)
 

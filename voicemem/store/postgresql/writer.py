@@ -83,7 +83,7 @@ class Reader:
         return self.database.troubles.has(self)
 
     def open(self) -> PostgresqlConnection:
-        """The connection, opened if there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
+        """Return the connection, opened if there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
         connection = self.connection
         if connection is None or connection.is_lost or connection.generation != self.database.generation:
             self.drop()

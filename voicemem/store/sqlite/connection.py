@@ -211,7 +211,7 @@ class CommittedRows:
 
 
 def weigh_config(config: JsonObject) -> int:
-    """About how many bytes a configuration takes in memory, by its JSON, since counting characters is fast.
+    """Return about how many bytes a configuration takes in memory, by its JSON, since counting characters is fast.
 
     Commas and the like inside texts are counted too, so that it is rather too much than too little.
     """

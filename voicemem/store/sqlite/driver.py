@@ -293,7 +293,7 @@ class SqliteDatabase(Database):
         self.scanners = ThreadPoolExecutor(1, "voicemem-scanner")
 
     def open_reader(self) -> SqliteConnection | None:
-        """A connection that only reads; None of a database in memory, which has one connection."""
+        """Return a connection that only reads; None of a database in memory, which has one connection."""
         return None if self.path == IN_MEMORY else SqliteConnection(open_connection(self.path, read_only=True))
 
     def take_file(self, make: bool) -> None:

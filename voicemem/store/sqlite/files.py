@@ -23,7 +23,7 @@ LOCK_SUFFIX = ".lock"
 
 
 def size_with_log(path: str) -> int:
-    """The bytes of a file and of its log, where most of a copy is at first."""
+    """Return the bytes of a file and of its log, where most of a copy is at first."""
     return sum(os.path.getsize(one) for one in (path, f"{path}-wal") if os.path.exists(one))
 
 
@@ -59,7 +59,7 @@ def lock_file(path: str) -> int:
 
 
 def open_lock_file(path: str, suffix: str) -> int:
-    """The descriptor of a file beside the store that exists only to be locked. Raises `CannotStart`."""
+    """Return the descriptor of a file beside the store that exists only to be locked. Raises `CannotStart`."""
     try:
         return os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -305,7 +305,7 @@ def is_complete(path: str) -> bool:
 
 
 def trouble_of(error: Exception) -> str:
-    """The reason why a file cannot be used, for an operator."""
+    """Return the reason why a file cannot be used, for an operator."""
     return "its disk is full" if isinstance(error, apsw.FullError) else type(error).__name__
 
 

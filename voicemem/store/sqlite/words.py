@@ -41,18 +41,18 @@ MARK_LENGTH = 20
 
 
 def mark_of(kind: str, project: str, value: str, secret: bytes) -> str:
-    """The beginning of each word of a project's (`p`) or a user's (`u`) texts."""
+    """Return the beginning of each word of a project's (`p`) or a user's (`u`) texts."""
     return scope_term(kind, project, value, secret)[1 : MARK_LENGTH + 1].translate(CONSONANTS)
 
 
 def narrower_terms(scope: Scope | QueryScope, secret: bytes) -> list[str]:
-    """The terms of those parts of a scope that are not marks: its namespace and its session."""
+    """Return the terms of those parts of a scope that are not marks: its namespace and its session."""
     parts = [("n", scope.namespace), ("s", scope.session_id)]
     return [scope_term(kind, scope.project, value, secret) for kind, value in parts if value is not None]
 
 
 def marked(scope: Scope, secret: bytes, **texts: Sequence[str]) -> dict[str, str]:
-    """The values of the columns of a text: the terms of its scope, and its words by column, with each mark."""
+    """Return the values of the columns of a text: the terms of its scope, and its words by column, with each mark."""
     values = {"scope": " ".join(narrower_terms(scope, secret))}
     marks = {"": mark_of("p", scope.project, "", secret), "own_": ""}
     if scope.user_id is not None:
@@ -64,7 +64,7 @@ def marked(scope: Scope, secret: bytes, **texts: Sequence[str]) -> dict[str, str
 
 
 def frequencies(row: apsw.FTS5ExtensionApi, *numbers: Any) -> bytes:
-    """The number of words of a row, then the weighted count of each word of the query.
+    """Return the number of words of a row, then the weighted count of each word of the query.
 
     `numbers` are how many phrases come first that are of the scope, how many are of each word, and the weights of the
     columns behind that of the scope; those behind them have the same words with other marks.
@@ -98,7 +98,7 @@ class Hit(NamedTuple):
 def ranked(
     by_word: Sequence[Sequence[Row]], texts: int, count: int, frequencies_of: Callable[[Sequence[int]], list[Row]]
 ) -> list[Hit]:
-    """The best `count` hits by BM25 among `texts` texts, or as many as there are.
+    """Return the best `count` hits by BM25 among `texts` texts, or as many as there are.
 
     `by_word` has the numbers of the rows with each word; `frequencies_of` gives, for some of these, the rows that may
     be found: a number, what orders it, and frequencies.
@@ -325,7 +325,7 @@ class ScopeWords:
     def ranked(
         self, words: Sequence[QueryWord], texts: int, count: int, query: str, values: dict[str, Any]
     ) -> list[Hit]:
-        """The best `count` hits, as `ranked` finds them by a query."""
+        """Return the best `count` hits, as `ranked` finds them by a query."""
         find = FIND_WORD.format(table=self.table)
         by_word = [self.connection.rows(find, match=self.match([word])) for word in words]
         values = {**values, "match": self.match(words), "first": len(self.terms), "each": len(self.marks)}
