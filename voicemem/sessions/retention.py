@@ -70,7 +70,7 @@ class RetentionWorker:
         while not await run_paced(self.store.retention.finish_erased()):
             pass
         if count:
-            LOG.info("The content of %d erased sessions has left the store", count)
+            LOG.info("The content of %d erased sessions was deleted", count)
         return count
 
     async def erase_all(self) -> None:

@@ -21,6 +21,7 @@ from voicemem.store.append_rules import Batch, Offer
 from voicemem.store.outbox import Attempt
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
+from voicemem.store.sqlite import store as sqlite_store
 from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
 from voicemem.store.streams import SessionEnding
 from voicemem.store.upkeep import PORTION_BYTES, PORTION_ROWS, Portion
@@ -267,6 +268,17 @@ async def test_a_reader_holds_up_the_log_but_not_the_writer(store: SqliteStore, 
     assert {} != on_disk(path, b"MARK name")
     assert await store.retention.finish_erased()
     assert {} == on_disk(path, b"MARK name")
+
+
+async def test_the_log_is_cut_once_in_a_while(store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cut holds up commits, so what is erased soon after one stays in the log until the next, as its mark does."""
+    for name, left in (("one", []), ("two", ["-wal"])):
+        await store.retention.erase(await begin(store, name), NOW)
+        await sweep(store)
+        assert left == list(on_disk(path))
+    monkeypatch.setattr(sqlite_store, "CLEAR_AGAIN_S", 0)
+    await sweep(store)
+    assert {} == on_disk(path)
 
 
 @pytest.mark.parametrize("kind", ["memory:", "sqlite:"])
