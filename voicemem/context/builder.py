@@ -1,4 +1,4 @@
-"""Build what the next LLM request gets: the memory, under the session's settings and the caller's options."""
+"""The builder of contexts: the memory for the next LLM request, by the session's settings and the client's options."""
 
 import logging
 from bisect import bisect_right
@@ -42,13 +42,13 @@ from voicemem.transcript.state import State
 T = TypeVar("T")
 LOG = logging.getLogger("voicemem.policies")
 MAX_TOOLS = 1_000
-"""Tool calls that a context shows, the newest."""
+"""The most tool calls that a context shows, the newest."""
 LONG, LONG_TOOL = 25_000, 10
-"""Messages of which a context is made on the event loop, in 30 ms at most; and as how many a tool call counts."""
+"""The most messages that a context on the event loop is made from, in 30 ms; and as how many a tool call counts."""
 
 
 class ContextOptions(Struct, frozen=True, kw_only=True):
-    """Options of a caller of `context`; None leaves a setting as the session has it."""
+    """Options of a request for a context; None leaves a setting as the session has it."""
 
     enrich: tuple[str, ...] = ()
     style: Literal["openai", "anthropic", "gemini"] | None = None
@@ -57,20 +57,20 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     tools: bool = False
     max_history: MaxHistory | None = None
     memory: ContextConfig | None = None
-    """Another policy for this context alone, or other parameters for the session's policy."""
+    """Another policy for only this context, or other parameters for the session's policy."""
     data: bool = False
     fields: bool = False
     """Gives each message all its fields, as for the vendor `custom`."""
     peek: bool = False
-    """Journal nothing. What earlier sessions leave is missing until another context puts it together."""
+    """Journal nothing. Text from earlier sessions is missing until another context has collected it."""
     at: Natural | None = None
-    """A journal position: the context as it was there."""
+    """A journal position: the context as it was then."""
     at_turn: Natural | None = None
     """A turn: the context as it was for the first request of this turn."""
 
 
 class ContextSelection(NamedTuple):
-    """The choice of a policy from a memory, and what it chose from."""
+    """The choice of a policy from a memory, with that memory."""
 
     history: Sequence[Message]
     """All messages, including forgotten ones."""
@@ -83,25 +83,25 @@ class ContextSelection(NamedTuple):
     remembered: Remembered
     choice: Choice
     messages: Sequence[Message]
-    """The chosen ones. They and `tools` stay as they are when the memory changes, unlike `history`."""
+    """The chosen messages. They and `tools` do not change with the memory, unlike `history`."""
     tools: Sequence[ToolUse]
-    """The tool uses to show: those of the turns that are shown, and all of the turn under way."""
+    """The tool uses to show: those of the shown turns, and all of the turn in progress."""
     counter: TokenCounter
     encoded: Callable[[], Sequence[bytes]]
-    """Gives role and content of the chosen messages as JSON, but for blank ones; valid until the memory changes."""
+    """Returns role and content of the chosen messages, except blank ones, as JSON; valid until the memory changes."""
     characters: int
     """The length of all messages in `history` together."""
     document_messages: tuple[JsonObject, ...] = ()
-    """System messages with what is not part of the conversation: working memory, data."""
+    """System messages with working memory and data, which are not part of the conversation."""
     recalled_message: JsonObject | None = None
     tool_uses: Callable[[], Sequence[ToolUse]] = list
-    """Gives all answered tool uses, shown or not; valid until the memory changes."""
+    """Returns all answered tool uses, shown or not; valid until the memory changes."""
     carries_later: bool = False
-    """True if the next context that may journal puts together what is carried over."""
+    """True if the next context that may journal collects text from earlier sessions."""
     recalled: tuple[str, ...] = ()
     is_of_memory_alone: bool = False
-    """True if the session's memory and its settings give the same again: nothing of its user is shown, nothing of
-    earlier calls or positions, and no policy of the operator's chose."""
+    """True if the choice depends only on the session's memory and settings: nothing of its user, of earlier calls or
+    of another position is shown, and no custom policy chose."""
 
     @property
     def summary_source(self) -> Remembered:
@@ -110,7 +110,7 @@ class ContextSelection(NamedTuple):
 
     @property
     def system_messages(self) -> tuple[JsonObject, ...]:
-        """The session's own system messages, then the memory's: what changes least comes first, for prompt caches."""
+        """The session's own system messages, then the memory's: the least changing first, for prompt caches."""
         summary = None if self.choice.summary is None else system_message(render_summary(self.choice.summary))
         added = (*map(system_message, self.carried), *self.document_messages, summary, self.recalled_message)
         return (*self.session_config.llm.system_messages, *(message for message in added if message is not None))
@@ -126,15 +126,15 @@ async def select_context(
     said: str | None = None,
     reads_all: bool = False,
 ) -> T:
-    """Return `make` of the choice of the options' policy, else the session's, from the memory of now or `options.at`.
+    """Choose from the memory, now or as of `options.at`, by the options' or the session's policy. Return `make` of it.
 
-    Both run off the event loop where the policy, the tools or what `reads_all` look at very much, so `make` must not
-    wait. What it returns of the choice must not depend on what changes with the memory.
+    Both run off the event loop if the policy, the tools or `reads_all` involve very much, so `make` must not wait, and
+    its result must not depend on parts of the choice that change with the memory.
 
-    The first context of a session with `memory_from` journals what is carried over, unless it peeks or is of an earlier
-    moment. `recall` finds what is shown of earlier calls, for what the caller has `said` last, by default their last
-    message. Settings and the document of a user are always those of now, memories of earlier calls those of now or of
-    the session's end. Raises `Refused` (`invalid_query` for a position that is not there yet, `unknown_turn`).
+    The first context of a session with `memory_from` journals the text carried over, unless it peeks or is of an
+    earlier position. `recall` finds memories of earlier calls that match what the caller `said`, by default their last
+    message. Settings and the document of a user are always current, memories of earlier calls are current or as of the
+    session's end. Raises `Refused` (`invalid_query` for a position beyond the journal, `unknown_turn`).
     """
     position = await position_of(read_models, stream, options)
     peek = options.peek or position is not None
@@ -160,7 +160,7 @@ async def select_context(
     section, from_others = session_config.working_memory, recall_settings or session_config.memory_from
     is_own = position is None and from_others is None and (section is None or section.scope == "session")
 
-    def choose_and_make(read_model: ReadModel) -> T:  # which may have changed while the store was asked
+    def choose_and_make(read_model: ReadModel) -> T:  # it may have changed while the store was read
         selection = select_from(read_model, policies, session_config, options, user_documents, stream.id, recalled)
         is_built_in = selection.memory_config.policy not in policies.custom_policies
         return make(selection._replace(is_of_memory_alone=is_own and is_built_in, carries_later=carries and peek))
@@ -176,7 +176,7 @@ async def select_context(
 
 
 async def position_of(read_models: ReadModelCache, stream: Stream, options: ContextOptions) -> int | None:
-    """The earlier position that a context is asked for; None for the newest. Raises `Refused`, and as `get`."""
+    """Return the earlier position of a requested context; None for the newest. Raises `Refused`, and as `get`."""
     if options.at is not None and options.at_turn is not None:
         raise Refused("invalid_query", "A context is of a position or of a turn, not of both.")
     position = options.at
@@ -188,7 +188,7 @@ async def position_of(read_models: ReadModelCache, stream: Stream, options: Cont
 
 
 def last_said(read_model: ReadModel) -> str:
-    """The caller's last message; empty before the first one."""
+    """Return the caller's last message; empty before the first one."""
     messages = reversed(read_model.current_messages())
     return next((message.content for message in messages if message.role == "user"), "")
 
@@ -201,7 +201,7 @@ def resolve_settings(policies: Policies, session_config: SessionConfig, options:
 def takes_long(
     policies: Policies, session_config: SessionConfig, options: ContextOptions, reads_all: bool, read_model: ReadModel
 ) -> bool:
-    """Return whether a context of a memory looks at so much that it must not be made on the event loop."""
+    """Return whether a context involves so much of a memory that it must not be made on the event loop."""
     state, looked_at = read_model.state, len(read_model.current_messages())
     if state.tool_calls and state.is_very_large:
         return options.tools or reads_all
@@ -215,7 +215,7 @@ def takes_long(
 
 
 def first_request(state: State, number: int) -> int:
-    """The position before the first thing that an LLM made in a turn; without any, the last before the next turn.
+    """Return the position before an LLM's first output in a turn; without any, the last before the next turn.
 
     Raises `Refused` (`unknown_turn`).
     """
@@ -234,7 +234,7 @@ def first_request(state: State, number: int) -> int:
 
 
 async def load_earlier(read_models: ReadModelCache, stream: Stream, position: int, counter: TokenCounter) -> ReadModel:
-    """The memory of an earlier position, with its messages made and counted, on a thread if it is large."""
+    """Return the memory of an earlier position, with its messages made and counted, on a thread if it is large."""
     read_model = await read_models.load_as_of(stream.key, position, owner=stream.project)
 
     def count_tokens() -> None:
@@ -270,7 +270,7 @@ def select_from(
         policy, choice = choose(policies, memory_config, recent, remembered)
     except Exception as error:  # an operator's policy may raise anything, and the conversation must continue
         if isinstance(error, Refused) and options.memory is not None:
-            raise  # the caller asked for this policy
+            raise  # the client requested this policy
         message = "The policy %s failed; session %s is shown its newest messages"
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = ContextConfig(), recent, recent.choose(remembered)
@@ -305,7 +305,7 @@ def remembered_of(
     counter: TokenCounter,
     window: int | None,
 ) -> Remembered:
-    """The memory as policies see it: the messages at these indexes, which are not forgotten."""
+    """Return the memory as policies see it: the messages at these indexes, which are not forgotten."""
     messages, tokens = read_model.current_messages(), read_model.token_counter(counter)
     nothing_forgotten = len(indexes) == len(messages)
 
@@ -327,7 +327,7 @@ def remembered_of(
 def choose(
     policies: Policies, memory_config: ContextConfig, recent: RecentPolicy, remembered: Remembered
 ) -> tuple[Policy, Choice]:
-    """The policy of these settings, `recent` without any, and its choice. Raises what the policy raises."""
+    """Return the policy of these settings, `recent` if there is none, and its choice. Raises as the policy does."""
     policy = policies.create_policy(memory_config) or recent
     choice = policy.choose(remembered)
     if memory_config.policy in policies.custom_policies:
@@ -338,7 +338,7 @@ def choose(
 def chosen_tools(
     remembered: Remembered, choice: Choice, messages: Sequence[Message], is_cut: bool, counter: TokenCounter
 ) -> Sequence[ToolUse]:
-    """The tool uses beside the chosen messages; `is_cut` says that messages before the first of these are left out."""
+    """Return the tool uses to show with the chosen messages; `is_cut` if earlier messages are left out."""
     tools = remembered.tools
     if not tools:
         return tools
@@ -357,7 +357,7 @@ def chosen_tools(
 
 
 def check_choice(choice: Any, remembered: Remembered) -> Choice:
-    """The choice of a custom policy, checked, with indexes in rising order. Raises `ValueError`."""
+    """Check the choice of a custom policy. Return it with indexes in rising order. Raises `ValueError`."""
     if not isinstance(choice, Choice):
         raise ValueError("A policy must return a Choice.")
     kept = sorted(set(choice.kept))
@@ -374,9 +374,9 @@ def check_choice(choice: Any, remembered: Remembered) -> Choice:
 
 
 def model_of(session_config: SessionConfig, policies: Policies) -> str | None:
-    """The model that a session's context is for: `llm.model`, else `llm.params.model`, else the operator's.
+    """Return the model of a session's context: `llm.model`, else `llm.params.model`, else the operator's.
 
-    Summaries are written by the same model (`BackgroundLlm.ask`): their prompt is measured by its window.
+    Summaries are written by the same model (`BackgroundLlm.ask`), whose window limits their prompt.
     """
     llm = session_config.llm
     model = llm.model or llm.params.get("model") or (policies.default_model if llm.url is None else None)
@@ -391,11 +391,11 @@ def render_body(
     as_json: bool = False,
     lazily: bool = False,
 ) -> JsonObject:
-    """The body; of a peek also `carried`, null, while what is carried over is not put together.
+    """Return the body; that of a peek has `carried`, null, while text from earlier sessions is not collected yet.
 
-    `instructions` are behind the session's own system messages; what has just been `said`, behind the memory. With
-    `as_json`, for a body that is only encoded, messages that are shown as they are may be one piece of JSON. `lazily`
-    is for one that is sent in pieces.
+    `instructions` follow the session's own system messages; a message just `said` follows the memory. With `as_json`,
+    for a body that is only encoded, unchanged messages may be one piece of JSON. `lazily` is for a body that is sent
+    in pieces.
     """
     session_config, llm = selection.session_config, selection.session_config.llm
     own = selection.system_messages
@@ -427,16 +427,16 @@ def render_body(
 async def make_user_documents(
     read_models: ReadModelCache, project: str, session_config: SessionConfig
 ) -> tuple[JsonObject, ...]:
-    """The system messages with the documents of the session's user; none if the session does not share one.
+    """Return the system messages with the documents of the session's user; none if the session does not share one.
 
-    There are two where each of two ids of the same person has one.
+    There are two if each of two linked ids of a person has a document.
     """
     section = session_config.working_memory
     if section is None or section.scope != "user" or session_config.user_id is None:
         return ()
     try:
         documents = await find_documents(read_models, project, session_config.user_id)
-    except SessionQuarantined:  # the call continues without what is known of its user
+    except SessionQuarantined:  # the call continues without the document
         return ()
     first = documents[0][1] if documents else None
     others = [document for _, document in documents[1:] if document is not None and document.content is not None]
@@ -446,9 +446,9 @@ async def make_user_documents(
 def make_document_messages(
     state: State, session_config: SessionConfig, user_documents: tuple[JsonObject, ...], data: bool
 ) -> tuple[JsonObject, ...]:
-    """System messages with the documents and, if asked for, the data of a session.
+    """Return system messages with the documents and, on request, the data of a session.
 
-    The session's own document is shown if it is configured, or if it was written.
+    The session's own document is shown if it is configured or has content.
     """
     section, session_document = session_config.working_memory, state.document
     messages = [*user_documents]
@@ -486,7 +486,7 @@ class LeftOut(Struct, frozen=True):
 
 
 class SummaryState(Struct, frozen=True):
-    """The reach of the newest summary, and the state of the next one."""
+    """The newest summary's last turn and number of messages, and the state of the next one."""
 
     state: Literal["none", "current", "due", "running", "failing"]
     through_turn: int | None = None
@@ -497,7 +497,7 @@ class SummaryState(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """The usage of a context: `tokens` of the chosen messages, the summary and the tools; percentages up to 100."""
+    """The usage of a context: `tokens` of the chosen messages, the summary and the tools; percentages are up to 100."""
 
     policy: str
     counter: str
@@ -543,7 +543,7 @@ def percent(part: float, whole: float) -> float:
 
 
 def left_out(selection: ContextSelection) -> Iterator[LeftOut]:
-    """Every message that is not shown, and why: it is forgotten, blank, or the policy left it out."""
+    """Yield every message that is not shown, and why: it is forgotten, blank, or left out by the policy."""
     choice = selection.choice
     covered = summarised_count(selection.remembered) if choice.summary is not None else 0
     kept = choice.kept if isinstance(choice.kept, range) else frozenset(choice.kept)

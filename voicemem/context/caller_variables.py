@@ -1,6 +1,6 @@
-"""Variables for a platform at the start of a call: what memories and earlier calls say of the caller.
+"""Variables about the caller for a platform at the start of a call, from memories and earlier calls.
 
-The phone is ringing meanwhile, so nothing here waits for long, and nothing is written.
+The phone is ringing meanwhile, so nothing here waits long, and nothing is written.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from voicemem.store.streams import Stream
 from voicemem.store.transcript_search import FoundMessage
 
 ANSWER_TIMEOUT_S = 0.2
-"""How long an answer may take; the rest of 300 ms is for the way of the answer itself."""
+"""How long an answer may take; the rest of 300 ms is for the network."""
 INDEXING_S, HEARD_S = 0.1, 0.08
-"""How much of that may go into indexing what was said just now, and into reading what was heard."""
+"""The shares of that for indexing the newest messages, and for reading messages."""
 MAX_TOKENS = 300
 CALLS, MESSAGES = 5, 20
-"""Earlier calls, and messages of each, that are looked at."""
+"""The most earlier calls, and messages of each, that are read."""
 MEMORIES = 40
 KINDS = ("preference", "fact", "episode")
 LONGEST_TEXT = 400
-"""Characters of a message that are shown."""
+"""The most characters of a message that are shown."""
 MINUTE_MS, MINUTES_OF_DAY = 60_000, 1_440
 PLACEHOLDER = re.compile(r"\{(?=[{%#])")
-"""The beginning of what a platform's templates would replace."""
+"""The beginning of a placeholder in platforms' templates."""
 NOTHING: Variables = {"memory": "", "last_call": "", "caller_known": "no"}
 
 
 @dataclass(eq=False)
 class CallerVariables:
-    """Finds what is known of a caller.
+    """Finds the variables of a caller.
 
-    `index_first` indexes sessions that have just changed at once, by their keys. `defaults` are the operator's further
+    `index_first` indexes recently changed sessions at once, by their keys. `defaults` are the operator's further
     variables, `assistants` Vapi's by project.
     """
 
@@ -60,7 +60,7 @@ class CallerVariables:
         return {**self.defaults, **NOTHING}
 
     async def known(self, project: str, user_id: str, call_id: str | None) -> Variables:
-        """Return the variables about a user, whose call `call_id` begins. Raises `StoreUnavailable`."""
+        """Return the variables of a user whose call `call_id` begins. Raises `StoreUnavailable`."""
         own = None if call_id is None else session_id_of(call_id)
         calls, memories = await asyncio.gather(
             self.earlier_calls(project, user_id, own), self.memory_lines(project, user_id, own)
@@ -69,19 +69,19 @@ class CallerVariables:
             return self.nothing
         heard = await self.newest_messages([one.key for one in calls])
         said = sorted((one for one in heard if one.role == "user"), key=lambda one: one.said_ms, reverse=True)
-        count = self.policies.counter(None).count  # its table, of 70 MB, is loaded by the first who counts
+        count = self.policies.counter(None).count  # its table of 70 MB is loaded at the first count
         heard_lines = (RecalledLine(f"{day_of(one.said_ms)}, {said_by(one)}", one.said_ms) for one in said)
         lines = fitting([*memories, *heard_lines], MAX_TOKENS, count)
         last = {"memory": render(lines) if lines else "", "last_call": last_call(calls, heard), "caller_known": "yes"}
         return {**self.nothing, **{name: PLACEHOLDER.sub("{ ", value) for name, value in last.items()}}
 
     async def earlier_calls(self, project: str, user_id: str, own: str | None) -> list[Stream]:
-        """The user's newest sessions without a namespace, the newest first."""
+        """Return the user's newest sessions without a namespace, the newest first."""
         calls = await self.store.journal.list_sessions(SessionFilter(project=project, user_id=user_id, limit=CALLS + 1))
         return [one for one in calls if one.id != own and scope_of(one).namespace is None][:CALLS]
 
     async def newest_messages(self, keys: Sequence[int]) -> list[FoundMessage]:
-        """The messages heard last on these calls; none while the index is slow or unavailable."""
+        """Return the messages heard last on these calls; none while the index is slow or unavailable."""
         with suppress(TimeoutError, StoreUnavailable):
             async with asyncio.timeout(INDEXING_S):
                 await self.index_first(keys)
@@ -91,7 +91,7 @@ class CallerVariables:
         return []
 
     async def memory_lines(self, project: str, user_id: str, own: str | None) -> list[RecalledLine]:
-        """The user's memories, pinned ones and preferences first, then the newest; of equal texts one."""
+        """Return the user's memories without repeated texts: pinned ones, then preferences, then the newest."""
         memories = MemoryFilter(
             project=project,
             namespaces=AnyOf((None,)),
@@ -107,13 +107,13 @@ class CallerVariables:
 
 
 def said_by(message: FoundMessage) -> str:
-    """A message as data: who said it, and the text as a JSON string on one line."""
+    """Return a message as data: the speaker, and the text as a JSON string on one line."""
     cut = message.text if len(message.text) < LONGEST_TEXT else f"{message.text}…"
     return f"{message.role}: {quoted(cut)}"
 
 
 def last_call(calls: Sequence[Stream], heard: Sequence[FoundMessage]) -> str:
-    """The time of the newest call, and the message that was heard last on it."""
+    """Return the time of the newest call, and the last message heard on it."""
     if not calls:
         return ""
     last = next((message for message in heard if message.key == calls[0].key), None)

@@ -1,4 +1,4 @@
-"""Carry over what a session knows from earlier sessions of its user; it is journaled once, so that it never changes."""
+"""The carry-over: text from a user's earlier sessions for a new one, journaled once so that it never changes."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 
 MAX_CARRIED_CHARACTERS = 16 * 1024
-"""Limit for what is carried over from one session."""
+"""The most characters that are carried over from one session."""
 PAGE, MAX_PAGES = 16, 16
-"""How many earlier sessions are read at a time, and how often: sessions in which nothing was said are skipped."""
+"""How many earlier sessions are read at a time, and how often; sessions without messages are skipped."""
 
 
 async def carry_over(
     read_models: ReadModelCache, stream: Stream, session_config: SessionConfig
 ) -> tuple[Stream, ReadModel]:
-    """Journal what a running session with a user and `memory_from` carries over; its row and memory after that."""
+    """Journal the carry-over of a running session with a user and `memory_from`. Return its row and memory then."""
     memory_from, user_id = session_config.memory_from, session_config.user_id
     assert memory_from is not None
     assert user_id is not None
@@ -45,14 +45,14 @@ async def carry_over(
 async def collect_carried_sessions(
     read_models: ReadModelCache, stream: Stream, user_id: str, memory_from: MemoryFrom
 ) -> tuple[CarriedSession, ...]:
-    """The texts of the user's last ended sessions, the oldest first."""
+    """Return the texts of the user's last ended sessions, the oldest first."""
     carried: list[CarriedSession] = []
     ended = SessionFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
     for _ in range(MAX_PAGES):
         page = await read_models.store.journal.list_sessions(ended)
         for earlier in page:
             text = ""
-            with suppress(SessionQuarantined):  # that must not stop this one
+            with suppress(SessionQuarantined):  # an unreadable session must not stop this one
                 text = session_text(await read_models.get(earlier), memory_from)
             if text:
                 began = f"{datetime.fromtimestamp(earlier.started_ms / 1000, UTC):%Y-%m-%d %H:%M}"
@@ -67,9 +67,9 @@ async def collect_carried_sessions(
 
 
 def session_text(read_model: ReadModel, memory_from: MemoryFrom) -> str:
-    """A session's newest messages; or, if configured, its summary and the messages after it.
+    """Return a session's newest messages; or, if configured, its summary and the messages after it.
 
-    When those are too many, a note after the summary says how many are left out.
+    If those are too many, a note after the summary says how many are left out.
     """
     messages, summary = read_model.remembered_messages(), read_model.state.summary
     if memory_from.what == "messages" or summary is None:
@@ -82,7 +82,7 @@ def session_text(read_model: ReadModel, memory_from: MemoryFrom) -> str:
 
 
 def take_newest(messages: Sequence[Message], count: int) -> Sequence[Message]:
-    """Up to `count` of the newest messages, fewer if they are long."""
+    """Return up to `count` of the newest messages, fewer if they are long."""
     left, first = MAX_CARRIED_CHARACTERS, len(messages)
     while first and len(messages) - first < count and (left := left - len(messages[first - 1].content)) >= 0:
         first -= 1

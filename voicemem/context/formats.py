@@ -1,7 +1,7 @@
-"""The body of an LLM request, made from the messages that a policy chose (docs/context.md). All of it is pure.
+"""The body of an LLM request, made from the messages that a policy chose (docs/context.md). Pure.
 
-Messages are enriched and interleaved with tool calls, become runs of one role, and then take the shape of an API:
-OpenAI's, Anthropic's or Gemini's. The vendor decides which fields go with role and text.
+Messages are enriched, interleaved with tool calls, grouped into runs of one role, and then put into the form of an
+API: OpenAI's, Anthropic's or Gemini's. The vendor decides which fields go with role and text.
 """
 
 import json
@@ -27,9 +27,8 @@ from voicemem.transcript.messages import Message, Role, ToolUse
 CUSTOM = "custom"
 """The vendor whose LLM gets every field of every message, and the position of the call (Agora's custom LLM).
 
-All others get role and text alone, since many vendors refuse unknown fields. Only messages of the memory have these
-fields: what a style adds (tool calls, "(silence)") has none, and a message that was joined from several has those of
-the newest.
+All others get only role and text, since many vendors refuse unknown fields. Only messages of the memory have these
+fields: additions of a style (tool calls, "(silence)") have none, and a joined message has those of its newest.
 """
 CUSTOM_FIELDS = frozenset({"turn_id", "timestamp", "interruptable"})
 """Top-level names that params may not set for `custom`, even if the body does not have them."""
@@ -41,7 +40,7 @@ GEMINI_ROLES = {"user": "user", "assistant": "model"}
 INSTRUCTION_ROLES = ("system", "developer")
 SYSTEM_SEPARATOR = "\n\n"
 MAX_DEPTH = 32
-"""How deep JSON inside a text may be nested: the limit for events does not look into strings."""
+"""How deep JSON inside a text may be nested, since the limit for events does not apply inside strings."""
 
 
 class RequestFormat(Struct, frozen=True, kw_only=True):
@@ -51,7 +50,7 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     model: str | None = None
     style: Literal["openai", "anthropic", "gemini"] = "openai"
     params: dict[str, Any] = {}
-    """`llm.params`: added to the body; they never replace anything that is made here."""
+    """`llm.params`, which are added to the body, and never replace fields that are made here."""
     system_messages: tuple[dict[str, Any], ...] = ()
     """OpenAI message objects, `{"role":"system","content":…}`; not counted by any policy."""
     system: Literal["one", "separate"] = "one"
@@ -64,16 +63,16 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     tools: bool = False
     """Shows answered tool calls. Their definitions come from the reader, in `params`."""
     fields: bool = False
-    """Gives each message all its fields, whatever the vendor."""
+    """True if each message has all its fields, whatever the vendor."""
 
 
 def request_body(
     messages: Sequence[Message], tools: Sequence[ToolUse], format: RequestFormat, lazily: bool = False
 ) -> dict[str, Any]:
-    """The whole body of the next LLM request, ready for JSON; `messages` in the order of the memory.
+    """Return the body of the next LLM request, ready for JSON; `messages` are in the order of the memory.
 
     The body shares dicts with the messages and the format, so it must not be changed. With `lazily`, the conversation
-    is an iterator, which makes its parts as they are asked for.
+    is an iterator that makes its parts on demand.
     """
     style, is_custom = STYLES[format.style], format.vendor == CUSTOM
     if shows_contents(format, tools):
@@ -131,7 +130,7 @@ Enricher = Callable[[Sequence[Message]], Sequence[Message]]
 
 
 def timestamps(messages: Sequence[Message]) -> list[Message]:
-    """Put `[2026-05-10T05:20:00.000Z] ` before what the user said; the number itself where it is beyond all dates."""
+    """Put `[2026-05-10T05:20:00.000Z] ` before the user's texts; the number itself if it is beyond all dates."""
 
     def iso_time(timestamp: int) -> str:
         try:
@@ -144,14 +143,14 @@ def timestamps(messages: Sequence[Message]) -> list[Message]:
 
 
 def users(messages: Sequence[Message]) -> list[Message]:
-    """Put `NAME: ` before what the user said, if the speaker is known."""
+    """Put `NAME: ` before the user's texts, if the speaker is known."""
     names = (message.metadata.get("user") for message in messages)
     prefixes = (f"{on_one_line(name)}: " if isinstance(name, str) and name.strip() else "" for name in names)
     return list(map(prefixed, messages, prefixes))
 
 
 def originals(messages: Sequence[Message]) -> list[Message]:
-    """Put what interrupted replies would have said before what the user said next, each on its own line."""
+    """Put the unheard text of interrupted replies before the user's next text, each on its own line."""
     enriched: list[Message] = []
     notes = ""
     for message in messages:
@@ -183,11 +182,11 @@ def prefixed(message: Message, prefix: str) -> Message:
 
 
 def unheard_note(message: Message) -> str:
-    """A line with the part of a reply that was not heard; empty if all of it was."""
+    """Return a line with the unheard part of a reply; empty if all of it was heard."""
     original = message.metadata.get("original")
     if not message.metadata.get("interrupted") or not isinstance(original, str):
         return ""
-    # The engine states the heard text, which need not be a prefix. Then it is unknown where the hearing stopped.
+    # The engine states the heard text, which may not be a prefix; then it is unknown where it was cut.
     begun = original.startswith(message.content)
     unheard = original[len(message.content) :] if begun else original
     if not unheard.strip():
@@ -205,10 +204,10 @@ SILENCE = "(silence)"
 
 
 class RoleRun(Struct, frozen=True, gc=False):
-    """Parts of one role in a row: results of tools, then speech, then tool calls.
+    """Consecutive parts of one role: results of tools, then speech, then tool calls.
 
-    Results directly follow their calls, and the two have different roles. So a run never has them in another order.
-    Several calls are those of one message of the LLM's.
+    Results directly follow their calls, and the two have different roles, so this is their only order. Several calls
+    are those of one message of the LLM.
     """
 
     role: Role
@@ -220,7 +219,7 @@ class RoleRun(Struct, frozen=True, gc=False):
 
 
 def interleave(memory: Sequence[Message], tools: Sequence[ToolUse]) -> Sequence[Part]:
-    """The messages, with each answered tool use in its turn, before the turn's first reply that began later."""
+    """Return the messages, with each answered tool use in its turn, before the turn's first reply that began later."""
     if not tools:
         return memory
     waiting = deque(sorted((use for use in tools if use.answered), key=lambda use: (use.turn_id, use.timestamp)))
@@ -240,7 +239,7 @@ def stands_before(use: ToolUse, message: Message) -> bool:
 def runs(
     parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]] | None, *, keeps_blank: bool
 ) -> list[RoleRun]:
-    """One run for each message, two for the tool uses of an LLM's message; no `message_fields` are none.
+    """Return a run for each message, and two for the tool uses of one message of the LLM.
 
     Blank messages may be left out.
     """
@@ -255,7 +254,7 @@ def runs(
 
     append = single.append
     for part in parts:
-        if not isinstance(part, Message):  # asked of the commoner type, since an exact match costs a tenth
+        if not isinstance(part, Message):  # tests the commoner type, since an exact match costs a tenth
             uses.append(part)
             continue
         if uses:
@@ -268,13 +267,13 @@ def runs(
 
 
 def tool_call_group(use: ToolUse) -> Any:
-    """Find a value that is the same for calls that an LLM made at once."""
+    """Return a value that calls made at once share."""
     group = (use.wanted_back or {}).get("group")
     return id(use) if group is None else group
 
 
 def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
-    """The runs with neighbours of one role joined, beginning and ending with the user.
+    """Join neighbouring runs of one role, and let them begin and end with the user.
 
     No runs stay no runs: an empty conversation gets no filler.
     """
@@ -294,9 +293,9 @@ def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
 
 
 def words_before_calls(runs: Sequence[RoleRun]) -> list[RoleRun]:
-    """Alternating runs, with what the user said behind a tool's result joined to what they said before its call.
+    """Join the user's text after a tool's result to their text before its call, in alternating runs.
 
-    Strict models take nothing but an answer of the assistant's there.
+    After a result, strict models take only an answer of the assistant.
     """
     moved = list(runs)
     texts: dict[int, list[str]] = {}
@@ -315,7 +314,7 @@ def words_before_calls(runs: Sequence[RoleRun]) -> list[RoleRun]:
 
 
 def with_readable_arguments(runs: Sequence[RoleRun]) -> list[RoleRun]:
-    """The runs, with an object as the arguments of each call, also where they are a text that was cut off.
+    """Return the runs with an object as the arguments of each call, even if they are a text that was cut off.
 
     Servers of strict models read them to render a prompt.
     """
@@ -330,7 +329,7 @@ def with_readable_arguments(runs: Sequence[RoleRun]) -> list[RoleRun]:
 
 
 def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`messages`: the system messages unchanged, then the conversation."""
+    """Return `messages`: the system messages unchanged, then the conversation."""
     return {"messages": chain(system_messages, (message for run in runs for message in openai_messages(run)))}
 
 
@@ -346,7 +345,7 @@ def openai_messages(run: RoleRun) -> Iterator[dict[str, Any]]:
 
 
 def openai_call(use: ToolUse) -> dict[str, Any]:
-    # Servers that render a prompt from the arguments iterate over them, so none become an empty object.
+    # Servers that render a prompt from the arguments iterate over them, so null becomes an empty object.
     arguments = json_text({} if use.arguments is None else use.arguments)
     returned = fields_wanted_back(use, "call")
     function = {**(returned.get("function") or {}), "name": use.name, "arguments": arguments}
@@ -354,21 +353,21 @@ def openai_call(use: ToolUse) -> dict[str, Any]:
 
 
 def join_instructions(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The system messages as one, in front of those of other roles. Most LLMs do not know the role `developer`."""
+    """Join the system messages to one, before those of other roles. Most LLMs do not know the role `developer`."""
     own = [message for message in messages if message.get("role") in INSTRUCTION_ROLES]
     others = [message for message in messages if message.get("role") not in INSTRUCTION_ROLES]
     if len(own) < 2:
         return [*({**message, "role": "system"} for message in own), *others]
     contents = [one for message in own if (one := message.get("content")) and isinstance(one, str | list)]
     content: str | list[Any] = system_text(own)
-    if any(isinstance(one, list) for one in contents):  # parts may say more than their text, such as what to cache
+    if any(isinstance(one, list) for one in contents):  # parts may have more than text, such as what to cache
         lists = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in contents)
         content = [part for parts in lists for part in parts]
     return [{"role": "system", "content": content}, *others]
 
 
 def fields_wanted_back(use: ToolUse, of: str) -> dict[str, Any]:
-    """The further fields with which a tool call, or its message, came from the LLM."""
+    """Return the further fields that the LLM sent with a tool call or its message."""
     value = (use.wanted_back or {}).get(of)
     return value if isinstance(value, dict) else {}
 
@@ -377,20 +376,20 @@ def fields_wanted_back(use: ToolUse, of: str) -> dict[str, Any]:
 
 
 def anthropic_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`messages`, and `system` if there is any such text."""
+    """Return `messages`, and `system` if there is such text."""
     messages = ({"role": run.role, "content": anthropic_content(run), **run.fields} for run in runs)
     system = system_text(system_messages)
     return {"messages": messages, "system": system} if system else {"messages": messages}
 
 
 def anthropic_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Params at the top level, always with `max_tokens`."""
+    """Return params at the top level, always with `max_tokens`."""
     max_tokens = params.get("max_tokens")
     return {**params, "max_tokens": ANTHROPIC_MAX_TOKENS if max_tokens is None else max_tokens}
 
 
 def anthropic_content(run: RoleRun) -> str | list[dict[str, Any]]:
-    """Plain text, or blocks if the run has a tool call or result."""
+    """Return plain text, or blocks if the run has a tool call or result."""
     if run.text is not None and not run.results and not run.calls:
         return run.text
     blocks: list[dict[str, Any]] = []
@@ -407,7 +406,7 @@ def anthropic_content(run: RoleRun) -> str | list[dict[str, Any]]:
 
 
 def anthropic_id(use: ToolUse) -> str:
-    """The tool call's id in characters that the API takes (`[a-zA-Z0-9_-]`); different ids stay different."""
+    """Return the tool call's id in characters that the API takes (`[a-zA-Z0-9_-]`); different ids stay different."""
     return re.sub(r"[^a-zA-Z0-9_-]", lambda letter: f"_{ord(letter[0]):x}_", use.call_id)
 
 
@@ -415,14 +414,14 @@ def anthropic_id(use: ToolUse) -> str:
 
 
 def gemini_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`contents`, and `systemInstruction` if there is any such text."""
+    """Return `contents`, and `systemInstruction` if there is such text."""
     contents = ({"role": GEMINI_ROLES[run.role], "parts": gemini_parts(run), **run.fields} for run in runs)
     system = system_text(system_messages)
     return {"contents": contents} | ({"systemInstruction": {"parts": [{"text": system}]}} if system else {})
 
 
 def gemini_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Params under `generationConfig`, including those that were given under that name."""
+    """Return params under `generationConfig`, including those given under that name."""
     request = {name: params[name] for name in GEMINI_REQUEST_FIELDS if name in params}
     generation = {name: value for name, value in params.items() if name not in {*GEMINI_REQUEST_FIELDS, "model"}}
     nested = generation.pop("generationConfig", None)
@@ -445,12 +444,12 @@ def gemini_parts(run: RoleRun) -> list[dict[str, Any]]:
 
 
 class Style(NamedTuple):
-    """The shape of an API's requests."""
+    """The form of an API's requests."""
 
     conversation: Callable[[Sequence[RoleRun], Sequence[dict[str, Any]]], dict[str, Any]]
-    """Make the part of the body with the conversation and the system messages."""
+    """Makes the part of the body with the conversation and the system messages."""
     params: Callable[[dict[str, Any]], dict[str, Any]]
-    """Make the part of the body that comes from params; OpenAI's are at the top level, unchanged."""
+    """Makes the part of the body from params; OpenAI's are at the top level, unchanged."""
     alternates: bool
     """True if the API refuses a conversation in which user and assistant do not alternate."""
     takes_blank: bool
@@ -463,19 +462,19 @@ STYLES = {
 }
 
 
-# Values that vendors want in different forms: a tool's arguments and results, and the text of system messages
+# Values whose form depends on the vendor: a tool's arguments and results, and the text of system messages
 
 
 def json_text(value: Any) -> str:
-    """A value as text: text unchanged, anything else as JSON.
+    """Return a value as text: text unchanged, anything else as JSON.
 
-    Not with orjson, which raises for integers beyond 64 bits: a tool may return them.
+    orjson raises for integers beyond 64 bits, which a tool may return.
     """
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def as_object(value: Any, name: str) -> dict[str, Any]:
-    """A value as a JSON object: itself, the object in its text (as OpenAI sends arguments), or wrapped as `name`."""
+    """Return a value as a JSON object: itself, the object in its text (OpenAI's form), or wrapped as `name`."""
     parsed = value
     if isinstance(value, str):
         with suppress(orjson.JSONDecodeError):
@@ -486,16 +485,16 @@ def as_object(value: Any, name: str) -> dict[str, Any]:
 
 
 def arguments_object(arguments: Any) -> dict[str, Any]:
-    """A tool's arguments as an object; missing or blank arguments become an empty one."""
+    """Return a tool's arguments as an object; missing or blank arguments become an empty one."""
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}
     return as_object(arguments, "arguments")
 
 
 def system_text(system_messages: Sequence[dict[str, Any]]) -> str:
-    """The text of all system messages, with a blank line between them.
+    """Return the text of all system messages, with a blank line between them.
 
-    Reads OpenAI's content (a string, or parts of type `text`) and Gemini's `parts`; everything else is ignored.
+    It reads OpenAI's content (a string, or parts of type `text`) and Gemini's `parts`, and ignores the rest.
     """
     texts: list[str] = []
     for message in system_messages:

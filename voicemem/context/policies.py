@@ -1,8 +1,7 @@
 """Context policies: which part of the memory the next LLM request shows. Policies are pure.
 
-A policy chooses messages, but never changes, splits or reorders them; the history itself is never shortened. From top
-to bottom: the interface that custom policies implement, the policies that come with voicemem, and how a service loads
-and finds its policies.
+A policy chooses messages, but never changes, splits or reorders them; the history itself is never shortened. First
+comes the interface that custom policies implement, then the simple policies that come with voicemem.
 """
 
 from bisect import bisect_left
@@ -22,18 +21,18 @@ class Remembered(Struct, frozen=True):
     """The memory of a session, as a policy sees it."""
 
     messages: Sequence[Message]
-    """All of them, in order."""
+    """All messages, in order."""
     tools: Sequence[ToolUse]
-    """The tool calls to show, in the order of turns; none unless the caller asks for them."""
+    """The tool calls to show, in the order of turns; none unless the client requests them."""
     tokens: Callable[[int], int]
-    """The number of tokens of the message at an index; each message is counted only once."""
+    """Returns the number of tokens of the message at an index; each message is counted once."""
     tool_tokens: Callable[[ToolUse], int]
-    """The number of tokens of a tool call and its result."""
+    """Returns the number of tokens of a tool call and its result."""
     text_tokens: Callable[[str], int]
     summary: Summary | None = None
     """The summary of the first turns, if there is one."""
     window: int | None = None
-    """How many tokens the context of the session's model holds, if known."""
+    """The size of the context of the session's model in tokens, if known."""
 
 
 class Choice(NamedTuple):
@@ -42,15 +41,15 @@ class Choice(NamedTuple):
     kept: Sequence[int]
     """Indexes of messages, in rising order."""
     reason: str = ""
-    """Why the others are left out: a short word such as `max_tokens`."""
+    """Why the others are left out, as a short word such as `max_tokens`."""
     over_budget: bool = False
-    """True if a single message exceeds the whole budget, or the results of the turn under way do."""
+    """True if a single message, or the results of the turn in progress, exceed the whole budget."""
     summary: Summary | None = None
-    """Shown before the messages; the turns that it covers are left out as `summarized`."""
+    """The summary shown before the messages; the turns that it covers are left out as `summarized`."""
     tools: bool = True
-    """True if the tool calls of the kept turns are shown. Those of the turn under way always are."""
+    """True if the tool calls of the kept turns are shown. Those of the turn in progress always are."""
     budget: int | None = None
-    """Tokens; the longest results of the turn under way are cut in the middle until all of them have no more."""
+    """The tokens to which the results of the turn in progress are limited, by cutting the longest in the middle."""
 
 
 class Policy(Protocol):
@@ -60,7 +59,7 @@ class Policy(Protocol):
 
 
 class RecentPolicy(Struct, frozen=True):
-    """The newest `max_messages`."""
+    """Shows the newest `max_messages`."""
 
     max_messages: int = 32
 
@@ -70,7 +69,7 @@ class RecentPolicy(Struct, frozen=True):
 
 
 class FullPolicy(Struct, frozen=True):
-    """The whole memory, however large."""
+    """Shows the whole memory, however large."""
 
     def choose(self, remembered: Remembered) -> Choice:
         return Choice(range(len(remembered.messages)))
@@ -80,9 +79,9 @@ MAX_TOKENS = 4_000
 
 
 class WindowPolicy(Struct, frozen=True):
-    """The newest turns that fit, each with its tool calls; if not even the newest turn fits, its newest messages.
+    """Shows the newest turns that fit, with their tool calls; if not even the newest turn fits, its newest messages.
 
-    So no message is split, and calls stay with their results, and questions with their answers, if both fit.
+    So no message is split, and calls stay with their results and questions with their answers, if both fit.
     """
 
     max_tokens: int = MAX_TOKENS
@@ -92,7 +91,7 @@ class WindowPolicy(Struct, frozen=True):
 
 
 def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choice:
-    """The newest messages from index `since` on that fit; at least the newest one, even if it exceeds the budget."""
+    """Choose the newest messages from index `since` on that fit; at least the newest one, even if it does not fit."""
     end = len(remembered.messages)
     current = first_current(remembered)
     reserved = current_tokens(remembered, current, budget)
@@ -111,7 +110,7 @@ def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choic
 
 
 def newest_turns_fitting(remembered: Remembered, left: int, since: int) -> tuple[int, int]:
-    """The index of the first message of the newest turns that fit, where there are no tool calls; and what is left."""
+    """Return the first index of the newest turns that fit, and the tokens left; for memories without tool calls."""
     messages, tokens = remembered.messages, remembered.tokens
     first = begin = len(messages)
     turn = None
@@ -127,8 +126,10 @@ def newest_turns_fitting(remembered: Remembered, left: int, since: int) -> tuple
 
 
 def first_current(remembered: Remembered) -> int:
-    """The index of the first tool use of the turn under way: the newest turn, with those before it whose results came
-    after the LLM's last reply. The LLM would call these tools again if it did not see the results.
+    """Return the index of the first tool use of the turn in progress.
+
+    That is the newest turn, and those before it whose results came after the LLM's last reply: the LLM would call
+    these tools again if it did not see the results.
     """
     messages, tools = remembered.messages, remembered.tools
     if not messages or not tools:
@@ -140,21 +141,21 @@ def first_current(remembered: Remembered) -> int:
 
 
 def is_answer(message: Message) -> bool:
-    """True for what an LLM said; not for a filler of the app's."""
+    """Return whether a message is an answer of the LLM, not a filler of the app."""
     return message.role == "assistant" and message.metadata.get("source") != "command"
 
 
 def current_tokens(remembered: Remembered, first: int, budget: int) -> int:
-    """The tokens that the tool uses of the turn under way take, as they are shown."""
+    """Return the tokens of the tool uses of the turn in progress, as they are shown."""
     return min(sum(map(remembered.tool_tokens, remembered.tools[first:])), max(budget, 0))
 
 
 LEAST_SHOWN = 16
-"""Characters at each end of a result that is cut."""
+"""The fewest characters that are shown at each end of a cut result."""
 
 
 def cut_results(uses: Sequence[ToolUse], budget: int, count: Callable[[str], int]) -> list[ToolUse]:
-    """The tool uses, their longest results cut to the equal shares that bring all results into the budget."""
+    """Return the tool uses, with the longest results cut to equal shares so that all fit the budget."""
     left, share = budget, budget
     sizes = sorted(count(json_text(use.result)) for use in uses)
     for place, size in enumerate(sizes):
@@ -166,7 +167,7 @@ def cut_results(uses: Sequence[ToolUse], budget: int, count: Callable[[str], int
 
 
 def cut_result(use: ToolUse, budget: int, count: Callable[[str], int]) -> ToolUse:
-    """The tool use with its result cut in the middle, where that has more tokens than the budget."""
+    """Return the tool use, with its result cut in the middle if that exceeds the budget."""
     text = json_text(use.result)
     tokens = count(text)
     half = len(text) * budget // (2 * max(tokens, 1))
@@ -179,9 +180,9 @@ def cut_result(use: ToolUse, budget: int, count: Callable[[str], int]) -> ToolUs
 
 
 def turns_backwards(remembered: Remembered, since: int = 0, tool_count: int | None = None) -> Iterator[tuple[int, int]]:
-    """The turns, newest first: the index of each one's first message, and its tokens with those of its tool calls.
+    """Yield the turns, newest first: the index of the first message, and the tokens with those of the tool calls.
 
-    Only the first `tool_count` tool calls count, if it is given.
+    With `tool_count`, only so many of the first tool calls count.
     """
     messages, tools, tokens = remembered.messages, remembered.tools, remembered.tokens
     begin, tool = len(messages), len(tools) if tool_count is None else tool_count
@@ -191,8 +192,7 @@ def turns_backwards(remembered: Remembered, since: int = 0, tool_count: int | No
         while begin > since and messages[begin - 1].turn_id == turn:
             begin -= 1
             cost += tokens(begin)
-        # Tool calls of a turn without messages are paid for by the next older turn; those before all messages by the
-        # first one.
+        # Tool calls of a turn without messages count for the next older turn; those before all messages for the first.
         while tool and (begin == 0 or tools[tool - 1].turn_id >= turn):
             tool -= 1
             cost += remembered.tool_tokens(tools[tool])
@@ -200,7 +200,7 @@ def turns_backwards(remembered: Remembered, since: int = 0, tool_count: int | No
 
 
 def newest_messages_fitting(remembered: Remembered, budget: int, since: int, reserved: int) -> Choice:
-    """The newest messages of a newest turn that exceeds the budget, as far as they fit themselves."""
+    """Choose the newest messages that fit of a newest turn that exceeds the budget."""
     messages = remembered.messages
     end = len(messages)
     since = max(since, bisect_left(messages, messages[-1].turn_id, key=attrgetter("turn_id")))
@@ -214,9 +214,9 @@ MAX_MESSAGES = 32
 
 
 class PriorityPolicy(Struct, frozen=True):
-    """The messages with the highest `metadata.priority` (a number, by default 0); among equals, the newest.
+    """Shows the messages with the highest `metadata.priority` (a number, by default 0); among equals, the newest.
 
-    The newest message of all is always kept: it is what the LLM is to answer.
+    The newest message is always kept, since the LLM is to answer it.
 
     With `max_tokens`, a message that does not fit is skipped, and smaller ones may still find room.
     """
@@ -234,7 +234,7 @@ class PriorityPolicy(Struct, frozen=True):
             limit = MAX_MESSAGES if self.max_tokens is None else len(messages)
         if self.max_tokens is None:
             return Choice(sorted(ranked[:limit]), "max_messages")
-        # The tool calls of a turn are paid for by the first of its messages that is kept.
+        # The tool calls of a turn count for the first of its messages that is kept.
         kept: list[int] = []
         turns: set[int] = set()
         current = first_current(remembered)
@@ -256,6 +256,6 @@ class PriorityPolicy(Struct, frozen=True):
 
 
 def priority_of(message: Message) -> float:
-    """The priority that a producer gave a message; anything but a number counts as 0."""
+    """Return the priority that a producer gave a message; anything but a number counts as 0."""
     value = message.metadata.get("priority")
     return value if isinstance(value, int | float) and not isinstance(value, bool) else 0

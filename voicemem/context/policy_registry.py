@@ -24,27 +24,27 @@ BUILT_IN: Mapping[str, Callable[..., Policy]] = {
     "summary": SummaryPolicy,
     "priority": PriorityPolicy,
 }
-"""The policies that come with voicemem, each with the parameters that it needs to choose."""
+"""The policies that come with voicemem; each takes its own parameters."""
 SUMMARY_WRITER_PARAMETERS = frozenset({"model", "prompt"})
 """Parameters of `summary` that only the writing of summaries uses."""
 
 
 class Policies(Struct, frozen=True):
-    """The policies of a service: those above and the operator's own, and the default for sessions."""
+    """The policies of a service, with the operator's own and the default for sessions."""
 
     default: ContextConfig = ContextConfig()
     custom_policies: Mapping[str, Callable[..., Policy]] = {}
-    """By name; created with a session's `memory.parameters`."""
+    """Classes by name, created with a session's `memory.parameters`."""
     windows: Mapping[str, int] = {}
-    """Tokens of models' contexts; they override the table in `llm.tokens`."""
+    """The sizes of models' contexts in tokens; they override the table in `llm.tokens`."""
     default_model: str | None = None
 
     def resolve(self, memory: ContextConfig) -> ContextConfig:
-        """A session's memory settings, over the service's."""
+        """Return a session's memory settings over the service's."""
         return overlay(self.default, memory)
 
     def create_policy(self, memory: ContextConfig) -> Policy | None:
-        """The policy that these settings choose; None if they choose none. Raises `Refused`."""
+        """Create the policy that these settings name; None if they name none. Raises `Refused`."""
         name = memory.policy
         if name is None:
             return None
@@ -63,13 +63,13 @@ class Policies(Struct, frozen=True):
         return BUILT_IN[name](**{key: value for key, value in parameters.items() if value is not None})
 
     def check(self, section: Any) -> None:
-        """Check the policy of a section `memory`, and its parameters. Raises `Refused`."""
+        """Check the policy of a section `memory` and its parameters. Raises `Refused`."""
         if isinstance(section, dict) and section.get("policy") is not None:
             values = {name: value for name, value in section.items() if value is not None}
             self.create_policy(msgspec.convert(values, ContextConfig))
 
     def window(self, memory: ContextConfig, model: str | None) -> int | None:
-        """The tokens that the context of a model holds; None if that is unknown."""
+        """Return the size of a model's context in tokens; None if unknown."""
         if memory.context_window or model is None:
             return memory.context_window
         return context_window_of(model, self.windows)
@@ -82,7 +82,7 @@ known_encoding = lru_cache(maxsize=1024)(encoding_of)
 
 
 def load_policies(settings: Settings) -> Policies:
-    """The policies that the settings configure. Raises `CannotStart` if they cannot be imported or used."""
+    """Load the policies that the settings configure. Raises `CannotStart` if they cannot be imported or used."""
     custom_policies: dict[str, Callable[..., Policy]] = {}
     for text in settings.policies:
         name, policy_class = load_policy(text)
@@ -101,7 +101,7 @@ def load_policies(settings: Settings) -> Policies:
 
 
 def check_policies(policies: Policies, called: str = "`memory`") -> Policies:
-    """Check that the default, as it is called, can be used; return the policies. Raises `CannotStart` if not."""
+    """Return the policies if their default can be used. Raises `CannotStart`, which names it `called`."""
     try:
         policies.create_policy(policies.default)
     except Refused as refused:
@@ -110,12 +110,12 @@ def check_policies(policies: Policies, called: str = "`memory`") -> Policies:
 
 
 def with_cause(refused: Refused) -> str:
-    """The sentence of a refusal, with what the policy itself said: for policy authors and the log only."""
+    """Return the sentence of a refusal with the policy's own message, only for policy authors and the log."""
     return refused.detail if refused.__cause__ is None else f"{refused.detail[:-1]}: {refused.__cause__}"
 
 
 def default_memory_config(text: str | None, called: str = "`memory`") -> ContextConfig:
-    """The memory settings for sessions that have none. Raises `CannotStart`."""
+    """Return the memory settings for sessions that have none. Raises `CannotStart`."""
     if text is None:
         return ContextConfig()
     try:
@@ -132,7 +132,7 @@ def default_memory_config(text: str | None, called: str = "`memory`") -> Context
 
 
 def load_policy(text: str) -> tuple[str, Callable[..., Policy]]:
-    """Import the policy NAME=MODULE:CLASS; its name and class. Raises `CannotStart`."""
+    """Import the policy NAME=MODULE:CLASS. Return its name and class. Raises `CannotStart`."""
     name, _, path = text.partition("=")
     module, _, attribute = path.partition(":")
     if not (name and module and attribute):
@@ -158,6 +158,6 @@ def check_policy_name(name: Any) -> None:
 
 
 def check_policy_class(policy_class: Any, path: str) -> None:
-    """Check that a class can be a policy. Raises `CannotStart`; `path` names the class in it."""
+    """Check that a class can be a policy. Raises `CannotStart`, which names it `path`."""
     if not (callable(policy_class) and callable(getattr(policy_class, "choose", None))):
         raise CannotStart(f"{path} is not a policy: it has no method `choose`.")

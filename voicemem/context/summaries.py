@@ -1,7 +1,7 @@
-"""Summaries: written in the background before they are needed, and journaled as events of the server's own.
+"""Summaries, which are written in the background before they are needed, and journaled as the server's own events.
 
 No node owns a session. The first one to notice that a summary is due claims it, asks the LLM, and appends the answer
-only if no other summary was journaled meanwhile. So should two nodes ask all the same, only one answer counts.
+only if no other summary was journaled meanwhile. So even if two nodes ask, only one answer counts.
 """
 
 import asyncio
@@ -47,12 +47,12 @@ SUMMARY = METRIC_USE = "summary"
 LOOK_INTERVAL_S = 0.5
 """The time between two checks of the sessions that have changed."""
 QUIET_INTERVAL_S = 2.0
-"""The time between two checks of a session that has used less than half of what makes a summary due."""
+"""The time between two checks of a session that has used less than half of the tokens that make a summary due."""
 PROMPT_SHARE = 0.7
-"""Share of the LLM's window that a prompt may take. The rest is for its answer, and for differences in counting."""
+"""The share of the LLM's window for a prompt. The rest is for the answer, and for differences in counting."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 MAX_FAILURES = 12
-"""The number of failures in a row after which a session is left alone until something new is journaled."""
+"""After so many failures in a row, a session is left alone until something new is journaled."""
 CLAIM_MS = 300_000
 """How long a node may write one summary, unless it is retired before."""
 ELSEWHERE_S = 1.0
@@ -83,25 +83,25 @@ class Summaries:
     node: NodeIdentity = field(default_factory=NodeIdentity)
     limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
     changed: dict[int, Stream] = field(default_factory=dict)
-    """Sessions that have changed since the last check, by key. It is the only queue: whatever must wait is put back
-    into it."""
+    """Sessions that have changed since the last check, by key. It is the only queue: a session that must wait is put
+    back."""
     jobs: dict[int, SummaryJob] = field(default_factory=dict)
-    """Summaries that are being written, or failed, by session key."""
+    """The summaries that are being written or have failed, by session key."""
     quiet_until: dict[int, float] = field(default_factory=dict)
-    """By session key, until when (by the loop's clock) it need not be checked: each check counts its tokens."""
+    """By session key, the loop's time until which it need not be checked, since each check counts tokens."""
 
     def check_again(self, stream: Stream) -> None:
-        """Have a session checked again, in which a summary may start because of it."""
+        """Let a session be checked again, which may start a summary."""
         job = self.jobs.get(stream.key)
         if job is None or job.failures < MAX_FAILURES:
             self.changed.setdefault(stream.key, stream)
 
     def summary_state(self, stream: Stream, selection: ContextSelection) -> SummaryState | None:
-        """The state of a session's summaries; None if its policy writes none. It may take long."""
+        """Return the state of a session's summaries; None if its policy writes none. This may take long."""
         policy, settled = selection.policy, settled_state(selection)
         if not isinstance(policy, SummaryPolicy) or settled is None:
             return None
-        if self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY:  # in this context alone
+        if self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY:  # only in this context
             return settled
         job, due = self.jobs.get(stream.key), policy.find_due(selection.summary_source)
         state = settled.state
@@ -132,7 +132,7 @@ class Summaries:
             await asyncio.sleep(0)
 
     def max_prompt_tokens(self, selection: ContextSelection) -> float:
-        """The tokens of messages that fit into one prompt, together with the previous summary."""
+        """Return the tokens of messages that fit in one prompt, with the previous summary."""
         policy, remembered = selection.policy, selection.remembered
         assert isinstance(policy, SummaryPolicy)
         writer = selection.memory_config.model
@@ -161,7 +161,7 @@ class Summaries:
             self.quiet_until[stream.key] = now_s() + QUIET_INTERVAL_S
 
     def find_due(self, selection: ContextSelection) -> tuple[ContextSelection, DueSummary | None, bool]:
-        """Return the summary that is due, and whether none will be soon. It may take long."""
+        """Return the summary that is due, and whether none will be soon. This may take long."""
         policy, remembered = selection.policy, selection.summary_source
         assert isinstance(policy, SummaryPolicy)
         due = policy.find_due(remembered, self.max_prompt_tokens(selection))
@@ -169,7 +169,7 @@ class Summaries:
         return selection, due, due is None and policy.used_tokens(remembered) < half
 
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
-        """Write one summary, unless another node does; note success or failure."""
+        """Write one summary, unless another node does, and note success or failure."""
         node = self.node.token
         try:
             if not await self.store.claims.claim(SUMMARY_WORK, job.stream.key, node, self.runtime.clock(), CLAIM_MS):
@@ -185,7 +185,7 @@ class Summaries:
             job.failures, job.error = 0, None
         except VoicememError as error:
             self.schedule_retry(job, error.word)
-        except Exception as error:  # the edge of a background task: whatever fails is tried again
+        except Exception as error:  # the edge of a background task: any failure is retried
             LOG.error("The summary for session %s failed", job.stream.id, exc_info=error)
             self.schedule_retry(job, "internal")
         finally:
@@ -202,7 +202,7 @@ class Summaries:
         LOG.warning("No summary for session %s: %s; trying again in %.1f s", job.stream.id, code, wait_s)
 
     async def append_summary(self, stream: Stream, due: DueSummary, summary_result: LlmText) -> None:
-        """Journal a summary, unless another one was journaled meanwhile, or its messages have changed.
+        """Journal a summary, unless another one was journaled meanwhile or its messages have changed.
 
         Another process may have asked an LLM for the same summary: the first append wins.
         """
@@ -221,7 +221,7 @@ class Summaries:
         await append_derived(self.read_models, stream, event_if_valid, self.runtime.clock)
 
     async def stop(self) -> None:
-        """Cancel the requests in progress: the next process starts again."""
+        """Cancel the requests in progress; the next process repeats them."""
         tasks = [job.task for job in self.jobs.values() if job.task is not None]
         for task in tasks:
             task.cancel()
@@ -233,7 +233,7 @@ def now_s() -> float:
 
 
 def check_summary(text: str, selection: ContextSelection) -> None:
-    """Refuse a summary that is empty, or leaves no room for the conversation. Raises `Refused`."""
+    """Raise `Refused` for a summary that is empty or leaves no room for the conversation."""
     policy = selection.policy
     assert isinstance(policy, SummaryPolicy)
     if not text.strip() or len(text.encode()) > MAX_TEXT_BYTES:
@@ -243,7 +243,7 @@ def check_summary(text: str, selection: ContextSelection) -> None:
 
 
 def is_still_valid(due: DueSummary, read_model: ReadModel) -> bool:
-    """Return whether the memory still has the same messages and tool uses that were summarised."""
+    """Return whether the memory still has the messages and tool uses that were summarised."""
     before = -1 if due.previous is None else due.previous.through_turn
     messages = read_model.remembered_messages()
     since, until = (bisect_right(messages, turn, key=attrgetter("turn_id")) for turn in (before, due.through_turn))
@@ -252,7 +252,7 @@ def is_still_valid(due: DueSummary, read_model: ReadModel) -> bool:
 
 
 def settled_state(selection: ContextSelection) -> SummaryState | None:
-    """The state of the summary that a context shows, where none is to follow; None if its policy writes none."""
+    """Return the state of the summary in a context, if no further one is due; None if its policy writes none."""
     summary = selection.remembered.summary
     if not isinstance(selection.policy, SummaryPolicy):
         return None

@@ -1,4 +1,4 @@
-"""The policy `summary`: when a summary is due, what it covers, and the texts of it that an LLM reads. Pure."""
+"""The policy `summary`: when a summary is due, the turns that it covers, and its texts for an LLM. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ NO_SUMMARY_YET = "(nothing yet)"
 
 
 class DueSummary(NamedTuple):
-    """A summary to be written: from the previous one, and from messages after it."""
+    """A summary to be written from the previous one and the messages after it."""
 
     previous: Summary | None
     messages: Sequence[Message]
     tools: Sequence[ToolUse]
     through_turn: int
     message_count: int
-    """How many messages it will cover, including those of the previous one."""
+    """The number of messages that it will cover, including those of the previous one."""
 
 
 class SummaryPolicy(Struct, frozen=True):
@@ -64,16 +64,16 @@ class SummaryPolicy(Struct, frozen=True):
         return newest_fitting(remembered, room, summarised_count(remembered))._replace(summary=summary)
 
     def used_tokens(self, remembered: Remembered) -> int:
-        """Tokens of the summary and of all messages after it."""
+        """Return the tokens of the summary and of all messages after it."""
         return summary_tokens(remembered) + sum(
             cost for _, cost in turns_backwards(remembered, summarised_count(remembered))
         )
 
     def find_due(self, remembered: Remembered, limit: float = inf) -> DueSummary | None:
-        """The summary to be written now; None if none is due, or nothing can be summarised.
+        """Return the summary to be written now; None if none is due, or nothing can be summarised.
 
-        It covers at most `limit` tokens, and at least one turn. So a backlog is summarised in portions that fit into
-        the prompt of the LLM; the next portion is due as soon as this summary is journaled.
+        It covers at most `limit` tokens, but at least one turn. So a backlog is summarised in portions that fit the
+        LLM's prompt; the next portion is due as soon as this summary is journaled.
         """
         budget, since = self.budget(remembered), summarised_count(remembered)
         if self.used_tokens(remembered) < self.threshold * budget:
@@ -81,8 +81,8 @@ class SummaryPolicy(Struct, frozen=True):
         end = first = len(remembered.messages)
         left = self.target_ratio * budget
         turns = list(turns_backwards(remembered, since))
-        # Walk back from the newest turn: `first` is where the messages begin that stay in full. At least `keep_recent`
-        # stay, whatever they take; turns stay whole.
+        # Walk back from the newest turn: messages from `first` on stay in full. At least `keep_recent` stay, whatever
+        # their size; turns stay whole.
         for begin, cost in turns:
             left -= cost
             if left < 0 and first < end and end - first >= self.keep_recent:
@@ -114,14 +114,14 @@ def summary_tokens(remembered: Remembered) -> int:
 
 
 def render_summary(summary: Summary) -> str:
-    """The content of the system message that shows a summary."""
+    """Return the content of the system message that shows a summary."""
     return f"Summary of the first {summary.messages} messages of this call:\n{quoted(summary.text)}"
 
 
 def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) -> str:
-    """Messages and tool calls as the prompt shows them, each on one line.
+    """Return messages and tool calls as the prompt shows them, each on one line.
 
-    A message is what was heard; an interrupted reply is marked as such.
+    A message has the heard text; an interrupted reply is marked as such.
     """
     lines = []
     for part in interleave(messages, tools):
@@ -136,5 +136,5 @@ def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) 
 
 
 def is_same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
-    """Return whether the parts are equal, so that a summary of the first also fits the others."""
+    """Return whether the parts are equal, so that a summary of one sequence fits the other."""
     return msgspec.json.encode(parts) == msgspec.json.encode(others)

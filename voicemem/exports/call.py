@@ -1,4 +1,4 @@
-"""An export's view of a call: its facts, and what was said in it, each with the time in which it could be heard."""
+"""An export's view of a call: its facts, and its utterances with the times at which they could be heard."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from voicemem.transcript.turns import ReplyAfter, reply_after, turn_latencies
 CALLER, AGENT = "Caller", "Agent"
 NO_WAIT = ReplyAfter()
 NEAR_MS = 24 * 3600 * 1000
-"""A speech time that is further from its message than this counts in another unit, or from another beginning."""
+"""A speech time that is further from its message than this has another unit or another zero, and is ignored."""
 
 
 class CallFacts(Struct, frozen=True, kw_only=True, rename={"started_ms": "started_at", "ended_ms": "ended_at"}):
@@ -36,25 +36,25 @@ class CallFacts(Struct, frozen=True, kw_only=True, rename={"started_ms": "starte
 
 
 class Utterance(Struct, frozen=True, gc=False):
-    """A message, who said it, and when it could be heard; times are Unix ms by the producer's clock."""
+    """A message, its speaker, and when it could be heard; times are Unix ms by the producer's clock."""
 
     message: Message
     speaker: str
     start_ms: int
     end_ms: int | None
-    """None where it is unknown."""
+    """None if unknown."""
     reply_after: ReplyAfter = NO_WAIT
-    """How long the caller waited for it, of the first reply of a turn."""
+    """How long the caller waited for it, if it is the first reply of a turn."""
 
     @property
     def agent(self) -> str | None:
-        """The agent that spoke, of several."""
+        """The agent that spoke, if there are several."""
         agent = self.message.metadata.get("agent") if self.message.role == "assistant" else None
         return agent if isinstance(agent, str) and agent.strip() else None
 
     @property
     def unheard(self) -> str:
-        """The text that was generated and not heard: all of it where it does not begin with the heard text."""
+        """The generated text that was not heard: all of it if it does not begin with the heard text."""
         original = self.message.metadata.get("original") if self.is_cut else None
         return original.removeprefix(self.message.content) if isinstance(original, str) else ""
 
@@ -68,7 +68,7 @@ class Utterance(Struct, frozen=True, gc=False):
 
     @property
     def cut_at_ms(self) -> int | None:
-        """The time of the cut, as it was reported."""
+        """The reported time of the cut."""
         return near(self.message.metadata.get("interrupt_timestamp"), self.start_ms) if self.is_cut else None
 
     @property
@@ -77,7 +77,7 @@ class Utterance(Struct, frozen=True, gc=False):
 
 
 class TurnLatencies(Struct, frozen=True):
-    """The latencies of a turn, in ms: until its first reply, and what the stack reported of its stages."""
+    """The latencies of a turn, in ms: until its first reply, and those that the stack reported of its stages."""
 
     turn_id: int
     reply_after_ms: int | float | None
@@ -96,17 +96,17 @@ class Call(Struct, frozen=True):
 
     @property
     def start_ms(self) -> int:
-        """The time at which the first of it began to be heard; that of the session where nothing was said."""
+        """When its first utterance began to be heard; the start of the session if there is none."""
         return min((one.start_ms for one in self.utterances), default=self.facts.started_ms)
 
     @property
     def end_ms(self) -> int:
-        """The earliest time at which the last of it that is known had been heard."""
+        """The latest known end of an utterance."""
         known = (max(one.start_ms, one.end_ms or one.start_ms) for one in self.utterances)
         return max(known, default=self.facts.ended_ms or self.facts.started_ms)
 
     def in_order(self) -> Iterator[Utterance | ToolUse]:
-        """All of it: a tool call is before what began later in its turn."""
+        """Yield utterances and tool calls, each call before the utterances of its turn that began later."""
         waiting = sorted(self.tools, key=tool_order, reverse=True)
         for one in self.utterances:
             place = one.message.turn_id, one.message.timestamp
@@ -117,12 +117,12 @@ class Call(Struct, frozen=True):
 
 
 class PackedUtterances(Sequence[Utterance]):
-    """The utterances of a very large call. What was said is in its messages alone, which its readers share."""
+    """The utterances of a very large call, whose texts are only in the messages that its readers share."""
 
     def __init__(self, messages: Items[Message]) -> None:
         self.messages = messages
         self.others = Items[tuple[Any, ...]](tuple[str, int, int | None, ReplyAfter])
-        """The other fields of each."""
+        """The other fields of each utterance."""
 
     def append(self, one: Utterance) -> None:
         self.others.append((one.speaker, one.start_ms, one.end_ms, one.reply_after))
@@ -149,9 +149,9 @@ def call_of(
     state: State,
     messages: Sequence[Message] = (),
 ) -> Call:
-    """A call from its messages with their speech times, and the state that they were made from.
+    """Make a call from its messages with their speech times, and the state that they were made from.
 
-    Where it is very large, what it holds is these `messages`, which are the same.
+    `messages` are the same messages; a very large call holds these.
     """
     latencies = Items[TurnLatencies](TurnLatencies)
     utterances: PackedUtterances | list[Utterance]
@@ -188,7 +188,7 @@ def utterance_of(message: Message, times: SpeechTimes, after: ReplyAfter) -> Utt
 
 
 def near(value: Any, ms: int) -> int | None:
-    """A time as a whole number of ms, if it is one, and is anywhere near `ms`."""
+    """Return a value as a whole number of ms, if it is a number near `ms`."""
     return int(value) if type(value) in (int, float) and abs(value - ms) <= NEAR_MS else None
 
 
@@ -196,35 +196,35 @@ def tool_order(tool: ToolUse) -> tuple[int, int]:
     return tool.turn_id, tool.timestamp
 
 
-# Texts and times: what people say must not break, hide or reorder what is around it
+# Texts and times: a spoken text must not break, hide or reorder the text around it
 
 REORDERING = "\u202a-\u202e\u2066-\u2069"
 """Embeddings, overrides and isolates of bidirectional text: an open one reorders what follows. Marks are kept."""
 HIDDEN = re.compile(f"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f{REORDERING}\ufeff]")
-"""These, and control characters that are not white space."""
+"""Reordering characters, and control characters that are not white space."""
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which dates in text can name; what lies beyond is shown as the nearest of them."""
+"""The years 1 to 9999, which dates can name; a time beyond is shown as the nearest of them."""
 
 
 def one_line(text: str) -> str:
-    """The text on one line, without control characters, and without those that reorder text."""
-    if text.isprintable() and "  " not in text:  # it has none of these, and no white space but spaces
+    """Return the text on one line, without control and reordering characters."""
+    if text.isprintable() and "  " not in text:  # it has none of these, and no white space except spaces
         return text.strip()
     return " ".join(strip_invisible(text).split())
 
 
 def strip_invisible(text: str) -> str:
-    """The text without these characters; its lines stay."""
+    """Return the text without control and reordering characters; its lines stay."""
     return HIDDEN.sub("", text)
 
 
 def date_time(ms: int) -> str:
-    """`2026-11-23T12:00:00.000Z` (RFC 3339)."""
+    """Return a time such as `2026-11-23T12:00:00.000Z` (RFC 3339)."""
     return f"{moment_of(ms).isoformat(timespec='milliseconds')}Z"
 
 
 def date_and_clock(ms: int) -> tuple[str, str]:
-    """The date and the time of day, in UTC."""
+    """Return the date and the time of day, in UTC."""
     day, _, clock = moment_of(ms).isoformat(timespec="seconds").partition("T")
     return day, clock
 
@@ -234,13 +234,13 @@ def moment_of(ms: int) -> datetime:
 
 
 def cue_time(ms: int, point: str) -> str:
-    """`00:00:04.100`, since the beginning of the call; `point` is before the milliseconds."""
+    """Return a time since the beginning of the call, such as `00:00:04.100`; `point` precedes the milliseconds."""
     second, rest = divmod(ms, 1000)
     return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}{point}{rest:03}"
 
 
 def length(ms: int) -> str:
-    """`0:48`, or `1:02:03`."""
+    """Return a length such as `0:48` or `1:02:03`."""
     second = ms // 1000
     hours = f"{second // 3600}:{second // 60 % 60:02}" if second >= 3600 else f"{second // 60}"
     return f"{hours}:{second % 60:02}"

@@ -1,4 +1,4 @@
-"""The formats that a call can be exported in, by their names."""
+"""The formats of exported calls, by name."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
@@ -15,14 +15,14 @@ FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
 
 
 class ExportFormat(NamedTuple):
-    """A format of an export: how a call is written, and what the result is called."""
+    """A format of an export: how a call is written, and how the file is named."""
 
     write: Callable[[Call], Iterator[str]]
-    """Yields the document in parts, so that no more of a long call than one utterance is written at a time."""
+    """Yields the document in parts of one utterance at most, even of a long call."""
     media_type: str
     suffix: str
     head: str = ""
-    """With which each document begins; once is enough where several follow each other in one file."""
+    """The beginning of each document, which several documents in one file need only once."""
     is_joinable: bool = True
     separator: str = ""
     is_json: bool = False
@@ -39,5 +39,5 @@ FORMATS: dict[FormatName, ExportFormat] = {
 
 
 def file_name(session_id: str, name: FormatName) -> str:
-    """A name for the file of a call: no two sessions have the same, and every system takes it."""
+    """Return a name for the file of a call, which is unique for each session and valid on every system."""
     return session_id.replace(":", "%3A") + FORMATS[name].suffix

@@ -1,4 +1,4 @@
-"""Markdown (CommonMark, with GitHub's strikethrough): a call to read, where what no one heard is struck out."""
+"""Markdown (CommonMark, with GitHub's strikethrough): a call to read, with unheard text struck out."""
 
 import re
 from collections.abc import Iterator
@@ -8,17 +8,17 @@ from voicemem.protocol.memories import outcome_of
 from voicemem.transcript.messages import ToolUse
 
 MARKUP = re.compile(r"([\\`*_{}\[\]<>&~|#$^:.@])(?:(?<![:.@])|(?<=:)(?=/)|(?<=[wW]{3}\.)|(?<=\w@)(?=\w))")
-"""Characters that could be markup, HTML, or the address of a link; one set first, so that other text is passed fast."""
+"""Characters that could be markup, HTML, or a link; the character set comes first, so that other text is fast."""
 LINE_START = re.compile(r"([-+=]|\d{1,9}(?=[.)]))")
-"""Text that begins a list, a rule or a heading at the start of a line."""
+"""Text at the start of a line that begins a list, a rule or a heading."""
 LEGEND = "*Struck out: the agent had it, and nobody heard it.*"
 SHORT_S = 0.95
-"""Up to here an estimate has tenths of a second, as on the page."""
+"""Estimates up to this show tenths of a second, as on the page."""
 ESTIMATES = "*Where it says “about”, it is an estimate where the caller stopped hearing the agent.*"
 
 
 def markdown(call: Call) -> Iterator[str]:
-    """A heading, the facts, and a paragraph for each utterance."""
+    """Yield a heading, the facts, and a paragraph for each utterance."""
     yield f"# {escaped(call.facts.name or call.facts.session_id)}"
     for block in blocks(call):
         if block:
@@ -64,7 +64,7 @@ def facts(call: Call) -> Iterator[str]:
 
 
 def utterance_blocks(one: Utterance, zero: int) -> list[str]:
-    """The blocks of an utterance: who spoke and when since `zero`, then what was heard and what was not."""
+    """Return the blocks of an utterance: the speaker and the time since `zero`, then the heard and the unheard text."""
     head = f"**{escaped(one.speaker)}** · {length(one.start_ms - zero)}"
     if one.reply_after.ms is not None:
         about = "about " if one.reply_after.by == "estimate" else ""
@@ -78,7 +78,7 @@ def utterance_blocks(one: Utterance, zero: int) -> list[str]:
 
 
 def cut_after(one: Utterance) -> str:
-    """The words for how long it was heard, where that is known."""
+    """Return the words for how long it was heard, if that is known."""
     if one.end_ms is None:
         return " at about this point" if one.is_estimated else ""
     seconds = (one.end_ms - one.start_ms) / 1000
@@ -88,7 +88,7 @@ def cut_after(one: Utterance) -> str:
 
 
 def gap(one: Utterance) -> str:
-    """Nothing where a word was cut in two; strikethrough next to a mark needs a space."""
+    """Return an empty text if a word was cut in two, else a space, which strikethrough next to a mark needs."""
     left, right = one_line(one.heard)[-1:], one_line(one.unheard)[:1]
     is_split = not one.heard[-1:].isspace() and not one.unheard[:1].isspace() and left.isalnum() and right.isalnum()
     return "" if is_split else " "
@@ -101,7 +101,7 @@ def tool_block(tool: ToolUse) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text on one line that Markdown shows as it is."""
+    """Return a text on one line that Markdown shows unchanged."""
     marked = MARKUP.sub(r"\\\1", one_line(text))
     start = LINE_START.match(marked)
     if start is None:
@@ -111,7 +111,7 @@ def escaped(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span; it shows everything as it is, between more backticks than are together in it."""
+    """Return a code span, which shows a text unchanged between more backticks than any run in it has."""
     line = one_line(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") else ""

@@ -1,4 +1,4 @@
-"""CSV (RFC 4180), a row for each message, for spreadsheets; and JSON lines, the call and its messages as they are."""
+"""CSV (RFC 4180) with a row for each message, for spreadsheets; and JSON lines of the call and its messages."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ COLUMNS = (
 )
 HEAD = ",".join(COLUMNS) + "\r\n"
 FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
-"""Text that a spreadsheet takes for a formula, also in full width, and after the spaces that some skip."""
+"""Text that a spreadsheet takes for a formula, even in full width, or after spaces, which some skip."""
 
 
 def csv(call: Call) -> Iterator[str]:
@@ -30,7 +30,7 @@ def csv(call: Call) -> Iterator[str]:
 
 
 def row(call: Call, one: Utterance, zero: int) -> str:
-    """A row with the fields of `COLUMNS`; `start_ms` and `end_ms` count from `zero`, the first that was heard."""
+    """Return a row with the fields of `COLUMNS`; `start_ms` and `end_ms` count from `zero`, when the call began."""
     message, metadata = one.message, one.message.metadata
     heard_by = str(metadata.get("heard", "exact")) if one.is_cut else ""
     numbers = [str(one.start_ms - zero), "" if one.end_ms is None else str(one.end_ms - zero)]
@@ -47,7 +47,7 @@ def row(call: Call, one: Utterance, zero: int) -> str:
 
 
 def field(text: str) -> str:
-    """A text that no spreadsheet takes for a formula, in quotes where it needs them."""
+    """Return a text that no spreadsheet takes for a formula, in quotes if it needs them."""
     text = strip_invisible(text)
     if FORMULA.match(text):
         text = f"'{text}"
@@ -57,7 +57,7 @@ def field(text: str) -> str:
 
 
 def jsonl(call: Call) -> Iterator[str]:
-    """A line of the type `call`, then one for each message and tool call."""
+    """Yield a line of the type `call`, then one for each message and tool call."""
     summary = None if call.summary is None else call.summary.text
     head = {"type": "call", **msgspec.to_builtins(call.facts), "summary": summary, "analysis": call.analysis}
     yield msgspec.json.encode(head).decode() + "\n"
@@ -69,7 +69,7 @@ def jsonl(call: Call) -> Iterator[str]:
 
 
 def line_of(call: Call, one: Utterance | ToolUse) -> dict[str, Any]:
-    """A message as in the history, with when it could be heard (`end_at` is null where unknown); or a tool call."""
+    """Return a tool call, or a message as in the history with the times at which it could be heard, null if unknown."""
     session = {"session_id": call.facts.session_id}
     if isinstance(one, Utterance):
         times = {"start_at": one.start_ms, "end_at": one.end_ms}

@@ -1,6 +1,6 @@
-"""Subtitles, as WebVTT and as SubRip (SRT): what was heard of a call, each with its time on the screen.
+"""Subtitles, as WebVTT and as SubRip (SRT): the heard text of a call, with its times on the screen.
 
-SRT has no comments, so what was not heard is only in WebVTT.
+SRT has no comments, so unheard text is only in WebVTT.
 """
 
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from voicemem.exports.call import Call, Utterance, cue_time, date_time, one_line
 
 CHARACTERS_PER_S = 15
-"""How fast people speak, where nothing says how long it took; as in docs/memory.md, rule 4."""
+"""The usual rate of speech, if the length is unknown; as in docs/memory.md, rule 4."""
 SHORTEST_MS = 1_000
 HEAD = "WEBVTT\n\n"
 
 
 class Cue(NamedTuple):
-    """An utterance and when it is shown, in ms since the call began."""
+    """An utterance, and the times of its display, in ms since the call began."""
 
     start: int
     end: int
@@ -24,20 +24,20 @@ class Cue(NamedTuple):
 
 
 def cues_of(call: Call) -> Iterator[Cue]:
-    """One for each utterance, in the order of their beginnings; of some of them nothing may have been heard."""
+    """Yield a cue for each utterance, by start; the heard text of some may be empty."""
     zero, starts = call.start_ms, [one.start_ms for one in call.utterances]
     ordered = sorted(range(len(starts)), key=starts.__getitem__)
     for place, following in zip_longest(ordered, ordered[1:]):
         one = call.utterances[place]
         start, end = one.start_ms, one.end_ms
-        if end is None:  # as long as it takes to say, and until the next one at most
+        if end is None:  # as long as it takes to say, but not beyond the next one
             end = start + max(SHORTEST_MS, len(one.heard) * 1000 // CHARACTERS_PER_S)
             end = end if following is None or starts[following] <= start else min(end, starts[following])
         yield Cue(start - zero, end - zero, one)
 
 
 def webvtt(call: Call) -> Iterator[str]:
-    """A file of cues whose times count from the first that was heard."""
+    """Yield a file of cues whose times count from the first heard utterance."""
     zero, number = call.start_ms, 0
     yield f"{HEAD}NOTE session {escaped(call.facts.session_id)}, 00:00:00.000 is {date_time(zero)}\n"
     for cue in cues_of(call):
@@ -45,7 +45,7 @@ def webvtt(call: Call) -> Iterator[str]:
         if one_line(one.heard):
             number += 1
             name = escaped(one.speaker)
-            name = f"{name[:-1]}&#45;" if name.endswith("-") else name  # with the tag's end it would make an arrow
+            name = f"{name[:-1]}&#45;" if name.endswith("-") else name  # or it would make an arrow with the tag's end
             yield f"\n{number}\n{start} --> {end}\n<v {name}>{escaped(one.heard)}\n"
         if one.is_cut:
             cut = end if one.cut_at_ms is None else cue_time(max(0, one.cut_at_ms - zero), ".")
@@ -53,12 +53,12 @@ def webvtt(call: Call) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """A text on one line, so that no blank line ends the cue, and without an arrow or a tag."""
+    """Return a text on one line, so that no blank line ends the cue, and without an arrow or a tag."""
     return one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def srt(call: Call) -> Iterator[str]:
-    """Numbered cues whose times count from the first that was heard."""
+    """Yield numbered cues whose times count from the first heard utterance."""
     number = 0
     for cue in cues_of(call):
         said = shown(cue.utterance.heard)
@@ -70,5 +70,5 @@ def srt(call: Call) -> Iterator[str]:
 
 
 def shown(text: str) -> str:
-    """A text on one line; players take tags in angle brackets as markup, and have no escape for them."""
+    """Return a text on one line, without angle brackets: players take tags as markup, and have no escape for them."""
     return one_line(text).replace("<", "‹").replace(">", "›")

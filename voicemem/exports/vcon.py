@@ -1,6 +1,6 @@
 """vCon (draft-ietf-vcon-vcon-core-04, unsigned): a text dialog for each utterance, interruptions as analysis.
 
-Nothing of the core has another meaning here and no extension is used, so every reader of the draft reads it.
+It follows the core without extensions, so every reader of the draft can read it.
 """
 
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ from voicemem.version import __version__
 SYNTAX = "0.4.0"
 VENDOR = "voicemem"
 SHOWN_WITH_TOOL = 64
-"""Places in the dialog that a tool call names, at most: a turn may have any number of both."""
+"""The most places in the dialog that a tool call names, since a turn may have any number of both."""
 ELSEWHERE = ("name", "recording")
-"""The facts that have places of their own."""
+"""The facts that have their own places."""
 MAKER = {"vendor": VENDOR, "product": f"{VENDOR} {__version__}"}
 
 
 def vcon(call: Call) -> Iterator[str]:
-    """One JSON object on one line."""
+    """Yield one JSON object on one line."""
     for part in object_parts(vcon_object(call)):
         yield part.decode()
     yield "\n"
 
 
 def vcon_object(call: Call) -> dict[str, Any]:
-    """A vCon of a call, with iterators for its long lists: the same call always gives the same one."""
+    """Return the vCon of a call, with iterators for its long lists. Equal calls have equal vCons."""
     facts, places = call.facts, {("assistant", AGENT): 0}
     callers = {one.speaker: "user" for one in call.utterances if one.message.role == "user"} or {CALLER: "user"}
     agents = {one.speaker: "assistant" for one in call.utterances if one.agent is not None}
@@ -54,7 +54,7 @@ def vcon_object(call: Call) -> dict[str, Any]:
 
 
 def party(name: str, place: int, facts: CallFacts) -> dict[str, Any]:
-    """A party by the name that is known; the session's user has its `user_id` as unique identifier."""
+    """Return a party with its known name; the session's user has the `user_id` as unique identifier."""
     named = {"name": name, "validation": "none"}
     if place == 1 and name == CALLER and facts.user_id is not None:
         return named | {"uuid": facts.user_id}
@@ -62,7 +62,7 @@ def party(name: str, place: int, facts: CallFacts) -> dict[str, Any]:
 
 
 def dialog(one: Utterance, places: dict[tuple[str, str], int]) -> dict[str, Any]:
-    """Return what was heard of an utterance; `duration` is in seconds, where it is known."""
+    """Return the dialog of an utterance's heard text; `duration` is in seconds, if known."""
     duration = {} if one.end_ms is None else {"duration": (one.end_ms - one.start_ms) / 1000}
     return {
         "type": "text",
@@ -76,7 +76,7 @@ def dialog(one: Utterance, places: dict[tuple[str, str], int]) -> dict[str, Any]
 
 
 def recordings(call: Call, parties: int) -> Iterator[dict[str, Any]]:
-    """The recording of the call, if it is known where there is one. It is not fetched, so it has no `content_hash`."""
+    """Yield the recording of the call, if its URL is known. It is not fetched, so it has no `content_hash`."""
     if call.facts.recording is not None:
         duration = max(0, call.end_ms - call.start_ms) / 1000
         times = {"start": date_time(call.start_ms), "duration": duration}
@@ -84,7 +84,7 @@ def recordings(call: Call, parties: int) -> Iterator[dict[str, Any]]:
 
 
 def interruptions(call: Call) -> Iterator[dict[str, Any]]:
-    """Return where a reply was cut, and what of it was not heard."""
+    """Yield an analysis of each interruption: the time of the cut, and the heard and unheard text."""
     for index, one in enumerate(call.utterances):
         if one.is_cut:
             metadata = one.message.metadata
@@ -100,7 +100,7 @@ def interruptions(call: Call) -> Iterator[dict[str, Any]]:
 
 
 def tool_analyses(call: Call) -> Iterator[dict[str, Any]]:
-    """Return the tool calls, each with the dialog of its turn, or the beginning of a long one."""
+    """Yield the tool calls, each with the dialog of its turn, or the beginning of a long one."""
     places = places_of(call, {tool.turn_id for tool in call.tools})
     for tool in call.tools:
         body = {
@@ -115,7 +115,7 @@ def tool_analyses(call: Call) -> Iterator[dict[str, Any]]:
 
 
 def latency_analyses(call: Call) -> Iterator[dict[str, Any]]:
-    """Return how long turns took, each with the dialog of it."""
+    """Yield the latencies of turns, each with the turn's dialog."""
     places = places_of(call, {turn.turn_id for turn in call.latencies})
     for turn in call.latencies:
         yield analysis("latency", places[turn.turn_id], asdict(turn))
@@ -130,7 +130,7 @@ def places_of(call: Call, turns: set[int]) -> dict[int, list[int]]:
 
 
 def found_out(call: Call) -> Iterator[dict[str, Any]]:
-    """Return the values of the analysis, with the dialog of the turns that show them."""
+    """Yield the values of the analysis, with the dialog of the turns that show them."""
     if call.analysis:
         turns = {one.turn_id for value in call.analysis.values() for one in value.shown_by}
         places = [place for place, one in enumerate(call.utterances) if one.message.turn_id in turns]
@@ -138,7 +138,7 @@ def found_out(call: Call) -> Iterator[dict[str, Any]]:
 
 
 def about(call: Call) -> Iterator[dict[str, Any]]:
-    """The summary of the call, if there is one, and what the session says of itself."""
+    """Yield the summary of the call, if there is one, and the facts of the session."""
     summary, facts = call.summary, call.facts
     if summary is not None:
         covered = [n for n, one in enumerate(call.utterances) if one.message.turn_id <= summary.through_turn]
@@ -151,13 +151,13 @@ def about(call: Call) -> Iterator[dict[str, Any]]:
 
 
 def analysis(kind: str, places: int | list[int], body: dict[str, Any]) -> dict[str, Any]:
-    """An object of JSON about some of the dialog; `schema` names its form in docs/exports.md."""
+    """Return an analysis in JSON of a part of the dialog; `schema` names its form in docs/exports.md."""
     form = {"schema": f"{VENDOR}.{kind}.v1", "mediatype": "application/json", "encoding": "json", "body": body}
     return {"type": kind, "dialog": places, **MAKER, **form}
 
 
 def vcon_uuid(facts: CallFacts) -> str:
-    """A UUID of version 8, made of what no other session has."""
+    """Return a UUID of version 8, made from values that no other session has."""
     name = f"{facts.session_id}\0{facts.started_ms}".encode()
     digest = bytearray(blake2b(name, digest_size=16, person=b"voicemem vcon").digest())
     digest[6] = digest[6] & 0x0F | 0x80

@@ -1,4 +1,4 @@
-"""Checks of what programs pass to the library: the same as for what comes over the network."""
+"""Checks of the library's arguments: the same as for requests over the network."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ CONTEXT_OPTIONS = "enrich, style, system, alternate, tools, max_history, data, p
 
 
 def policies_from_options(policies: Any, memory: Any, model_windows: Any) -> Policies:
-    """The policies from the options of `voicemem.open`. Raises `CannotStart`."""
+    """Return the policies from the options of `voicemem.open`. Raises `CannotStart`."""
     own = {} if policies is None else policies
     if not isinstance(own, Mapping):
         raise CannotStart("policies must be a dict of classes, by name.")
@@ -56,7 +56,7 @@ def check_project(project: Any) -> None:
 
 @contextmanager
 def with_policy_reason() -> Iterator[None]:
-    """Add a policy's own message about its parameters to a refusal: here, its author is the caller."""
+    """Add a policy's own message about its parameters to a refusal, since its author calls the library."""
     try:
         yield
     except Refused as refused:
@@ -66,7 +66,7 @@ def with_policy_reason() -> Iterator[None]:
 
 
 class Arguments(Struct, forbid_unknown_fields=True):
-    """The arguments of methods, with their types over REST."""
+    """The arguments of methods, with the types that they have over REST."""
 
     session_id: SessionId | None = None
     user_id: Name | None = None
@@ -83,12 +83,12 @@ class Arguments(Struct, forbid_unknown_fields=True):
 
 
 def check_arguments(**arguments: Any) -> Arguments:
-    """Check arguments by their names. Raises `Refused` (`invalid_field`)."""
+    """Check arguments by name. Raises `Refused` (`invalid_field`)."""
     return converted(arguments, Arguments)
 
 
 def check_user_id(user_id: str) -> str:
-    """The checked id of a user. Raises `Refused`."""
+    """Return the checked id of a user. Raises `Refused`."""
     checked = check_arguments(user_id=user_id).user_id
     if checked is None:
         raise Refused("missing_field", "The field user_id is missing.")
@@ -96,7 +96,7 @@ def check_user_id(user_id: str) -> str:
 
 
 def context_options(arguments: Mapping[str, Any]) -> ContextOptions:
-    """The checked options of a context. Raises `Refused`."""
+    """Return the checked options of a context. Raises `Refused`."""
     unknown = sorted(arguments.keys() - {*ContextOptions.__struct_fields__})
     if unknown:
         raise Refused("invalid_field", f"Unknown option `{unknown[0]}`; it must be one of {CONTEXT_OPTIONS}.")
@@ -111,7 +111,7 @@ def context_options(arguments: Mapping[str, Any]) -> ContextOptions:
 
 
 def plain_json(value: Any) -> JsonObject:
-    """A dict, as decoded from JSON. Raises `Refused` for anything else."""
+    """Return a dict as decoded from JSON. Raises `Refused` for anything else."""
     decoded = json_value(value)
     if not isinstance(decoded, dict):
         raise Refused("invalid_field", "A dict is expected here.")
@@ -119,12 +119,12 @@ def plain_json(value: Any) -> JsonObject:
 
 
 def json_value(value: Any) -> Any:
-    """A value, as decoded from JSON. Raises `Refused`."""
+    """Return a value as decoded from JSON. Raises `Refused`."""
     return decode_body(json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as JSON of at most 1 MiB. Raises `Refused` for what JSON cannot express: bytes, NaN, objects."""
+    """Return a value as JSON of at most 1 MiB. Raises `Refused` for what JSON lacks, such as bytes and NaN."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=dict_of).encode()
         check_frame(text)

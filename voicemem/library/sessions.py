@@ -1,8 +1,8 @@
-"""voicemem without a server: sessions, their memories and what can be done to them, from Python.
+"""voicemem without a server: sessions and their memories from Python.
 
-The use cases and the store are those of the service; only one process can use a file at a time. Nothing happens by
-itself here: silent sessions stay open, and no webhook is sent. On a store that several processes may have, the library
-is one of its nodes: so others take back what it holds when it dies, and it does the same for them.
+The use cases and the store are those of the service; only one process can use a file at a time. There is no background
+work: silent sessions stay open, and no webhook is sent. On a store that several processes share, the library is one of
+its nodes: if it dies, others release what it held, and it does the same for them.
 """
 
 from __future__ import annotations
@@ -93,9 +93,8 @@ async def open_library(
     """Open the sessions of a store, `sqlite:PATH`, `postgresql://…` or `memory:`, until the end of the block.
 
     `policies` are context policies of your own, by name; `memory` is the section `memory` for sessions without one;
-    `model_windows` are context sizes in tokens, by the name of a model; `redact` names what is not kept of what is
-    said, as the setting of the service does. Raises `CannotStart`,
-    `StoreUnavailable`.
+    `model_windows` are context sizes in tokens, by the name of a model; `redact` names the redactions, as the setting
+    of the service does. Raises `CannotStart`, `StoreUnavailable`.
     """
     check_store(store)
     check_project(project)
@@ -114,7 +113,7 @@ async def open_library(
 
 
 class Library:
-    """The sessions of a project. Its methods and theirs raise `Refused` for whatever is invalid or impossible."""
+    """The sessions of a project. Its methods and theirs raise `Refused` for anything invalid or impossible."""
 
     def __init__(
         self, store: Store, policies: Policies, project: str, budget: MemoryBudget, rules: Rules | None = None
@@ -135,13 +134,13 @@ class Library:
         self.long_term = Memories(store, services.long_term, project)
 
     async def create(self, session_id: str | None = None, **configuration: Any) -> LibrarySession:
-        """Make a session, or return the existing one if its configuration is the same (else `session_exists`)."""
+        """Create a session, or return the existing one if its configuration is the same (else `session_exists`)."""
         checked_id = check_arguments(session_id=session_id).session_id
         stream, _ = await self.sessions.create(self.project, checked_id, plain_json(configuration))
         return LibrarySession(self, stream.id)
 
     async def get(self, session_id: str) -> LibrarySession:
-        """An existing session (else `unknown_session`)."""
+        """Return an existing session (else `unknown_session`)."""
         checked_id = check_arguments(session_id=session_id).session_id or ""
         return LibrarySession(self, (await self.store.journal.get_session(self.project, checked_id)).id)
 
@@ -154,7 +153,7 @@ class Library:
         return [LibrarySession(self, stream.id) for stream in await self.store.journal.list_sessions(matching)]
 
     def user_memory(self, user_id: str) -> Documents:
-        """The working memory of a user, shared by all their sessions."""
+        """Return the working memory of a user, which all their sessions share."""
         owner = DocumentOwner("user", self.project, check_user_id(user_id))
 
         async def of_user() -> DocumentOwner:
@@ -163,7 +162,7 @@ class Library:
         return Documents(self.documents, of_user)
 
     async def restore(self, checkpoint: bytes, session_id: str | None = None) -> LibrarySession:
-        """Make a session from a checkpoint of any store and of any size."""
+        """Create a session from a checkpoint of any store and any size."""
         if not isinstance(checkpoint, bytes):
             raise Refused("invalid_field", "A checkpoint must be bytes.")
         checked_id = check_arguments(session_id=session_id).session_id
@@ -171,9 +170,9 @@ class Library:
         return LibrarySession(self, stream.id)
 
     async def search(self, query: str, **options: Any) -> FoundMemories:
-        """Messages of all sessions, as they were heard, that have words of the query; best first.
+        """Search heard messages and memories by words of the query, the best first.
 
-        The options are those of `POST /v1/memories/search`. The first search indexes all sessions that are not yet.
+        The options are those of `POST /v1/memories/search`. The first search indexes all sessions not indexed yet.
         """
         request = converted(plain_json({"query": query, **options}), MemorySearch)
         if not self.services.indexer.is_complete:
@@ -181,7 +180,7 @@ class Library:
         return await self.services.finder.search(self.project, request)
 
     async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
-        """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too."""
+        """Yield all data of a user, line by line (docs/privacy.md); with `events`, journals too."""
         checked, clock = check_user_id(user_id), self.services.runtime.clock
         pieces = export_user(self.store, self.read_models, self.project, checked, clock, with_events=bool(events))
         async with aclosing(pieces):
@@ -190,7 +189,7 @@ class Library:
                     yield msgspec.json.decode(line)
 
     async def export_calls(self, format: str = "vcon", **filters: Any) -> AsyncGenerator[JsonObject, None]:
-        """Many calls as documents, line by line (docs/exports.md); the filters are those of `GET /v1/exports`."""
+        """Yield calls as documents, line by line (docs/exports.md); the filters are those of `GET /v1/exports`."""
         query = converted({"format": format, **filters}, CallsExportQuery)
         conditions = session_filter(self.project, query)
         async with aclosing(export_calls(self.store, self.read_models, conditions, query.format)) as lines:
@@ -203,12 +202,12 @@ class Library:
         return (await erase_person(self.services.long_term, self.project, checked, bool(linked))).sessions
 
     async def link_users(self, user_id: str, same_as: str) -> None:
-        """Make two ids one person's: what is read of either is then of both (else `user_conflict`)."""
+        """Link two ids of one person, so that reads of either are of both (else `user_conflict`)."""
         checked, other, runtime = check_user_id(user_id), check_user_id(same_as), self.services.runtime
         await self.store.users.link(self.project, checked, other, runtime.new_id(), runtime.clock())
 
     async def unlink_user(self, user_id: str) -> None:
-        """Remove the link of an id, from either of the two; an id without one stays as it is."""
+        """Remove the link of an id, from either side; an id without one stays unchanged."""
         await self.store.users.unlink(self.project, check_user_id(user_id), self.services.runtime.clock())
 
 
@@ -223,18 +222,18 @@ class LibrarySession:
         return f"<LibrarySession {self.session_id!r}>"
 
     async def info(self) -> SessionInfo:
-        """State, configuration, times, position."""
+        """Return state, configuration, times and position."""
         stream = await self._stream()
         return info_of(stream, await self.library.read_models.quarantined.find(stream.key))
 
     async def _stream(self) -> Stream:
-        """The store's row, read again each time."""
+        """Return the store's row, read anew each time."""
         return await self.library.store.journal.get_session(self.library.project, self.session_id)
 
-    # What was said
+    # Messages
 
     async def add(self, *messages: Mapping[str, Any]) -> AddedAt:
-        """Add messages and tool traces, in the form of `POST …/messages`; they are on disk when this returns."""
+        """Add messages and tool traces in the form of `POST …/messages`; they are on disk when this returns."""
         stream = await self._stream()
         added = [converted(plain_json(message), Added) for message in messages]
         library, new_id = self.library, self.library.services.runtime.new_id
@@ -243,7 +242,7 @@ class LibrarySession:
         )
 
     async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
-        """Store events of the protocol `voicemem.v1`, all or none; returns the position of the last one."""
+        """Store events of the protocol `voicemem.v1`, all or none. Return the position of the last one."""
         if not all(isinstance(event, Mapping) for event in events):
             raise Refused("invalid_field", "An event must be a dict.")
         stream = await self._stream()
@@ -259,7 +258,7 @@ class LibrarySession:
         return ProducerLease(stream, check_arguments(producer=producer).producer or "main", None, may_call_out=True)
 
     async def history(self, open: bool = False) -> list[Message]:
-        """The messages; with `open`, also replies and partials in progress."""
+        """Return the messages; with `open`, also replies and partials in progress."""
         unfinished = check_arguments(open=open).open
         messages = await self.library.read_models.read(
             await self._stream(), lambda read_model: read_model.messages(unfinished)
@@ -267,14 +266,14 @@ class LibrarySession:
         return [msgspec.structs.replace(message, metadata=message.metadata.copy()) for message in messages]
 
     async def export(self, format: str = "vcon") -> str:
-        """The call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`."""
+        """Return the call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`."""
         name, stream = converted({"format": format}, CallExportQuery).format, await self._stream()
         return await self.library.read_models.read(
             stream, lambda read_model: "".join(write_call(name, stream, read_model))
         )
 
     async def turns(self, marks: bool = False) -> list[JsonObject]:
-        """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""
+        """Return each turn's start, end, cause, latencies and false alarms; with `marks`, the times of its parts."""
         with_marks = check_arguments(marks=marks).marks
 
         def read(read_model: ReadModel) -> list[JsonObject]:
@@ -283,10 +282,10 @@ class LibrarySession:
 
         return await self.library.read_models.read(await self._stream(), read)
 
-    # What the next LLM request gets
+    # The next LLM request
 
     async def context(self, **options: Any) -> JsonObject:
-        """The whole body of the next LLM request.
+        """Return the body of the next LLM request.
 
         `enrich` (a list), `style`, `system`, `alternate`, `tools`, `max_history`, `data`, `peek`, `at` and `at_turn`
         are as in `GET …/context`; `memory` replaces the section `memory` of the configuration for this request.
@@ -295,7 +294,7 @@ class LibrarySession:
         return await self._select(checked, partial(render_body, options=checked))
 
     async def usage(self, **options: Any) -> Usage:
-        """The usage of such a context: how much of the model's window it takes, and what it leaves out."""
+        """Return the usage of such a context: its share of the model's window, and the messages left out."""
         return await self._select(context_options(options), partial(usage_of, summary=None))
 
     async def _select(self, options: ContextOptions, make: Callable[[ContextSelection], T]) -> T:
@@ -305,7 +304,7 @@ class LibrarySession:
             return await select_context(library.read_models, library.policies, stream, options, make, recall)
 
     async def statistics(self) -> Statistics:
-        """Counts of messages, turns, interruptions, tokens, latencies and tools."""
+        """Return counts of messages, turns, interruptions, tokens, latencies and tools."""
         library = self.library
         counter = await self._select(ContextOptions(peek=True), attrgetter("counter"))
         stream, now_ms = await self._stream(), library.services.runtime.clock()
@@ -314,12 +313,12 @@ class LibrarySession:
         )
 
     async def memory(self) -> MemoryDetails:
-        """Return the memory besides its messages: summaries, what was forgotten, what was carried over."""
+        """Return the memory besides its messages: summaries, forgotten ranges, carried sessions."""
         return await self.library.services.memory_details.read(await self._stream())
 
     @property
     def working_memory(self) -> Documents:
-        """The document that the session works on, as `working_memory` in its configuration says."""
+        """The document that the session uses, by `working_memory` in its configuration."""
 
         async def owner() -> DocumentOwner:
             return owner_of_session(await self._stream())
@@ -327,7 +326,7 @@ class LibrarySession:
         return Documents(self.library.documents, owner)
 
     async def data(self) -> JsonObject:
-        """The session's data, which LLMs see only in contexts made with `data=True`."""
+        """Return the session's data, which LLMs see only in contexts made with `data=True`."""
         return await self.library.documents.data(await self._stream())
 
     async def update_data(self, **patch: Any) -> JsonObject:
@@ -335,12 +334,12 @@ class LibrarySession:
         event = MemoryData(operation="patch", content=plain_json(patch))
         return await self.library.documents.change_data(await self._stream(), event)
 
-    # What is done to the session
+    # Changes to the session
 
     async def forget(
         self, *, through_turn: int | None = None, keep_last: int | None = None, everything: bool | None = None
     ) -> Forgot:
-        """Leave messages out of all later contexts, but in the history. Needs one argument; it cannot be undone."""
+        """Leave messages out of all later contexts, not of the history. It needs one argument and cannot be undone."""
         arguments = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything}
         fields = {name: value for name, value in arguments.items() if value is not None}
         if not fields:
@@ -349,11 +348,11 @@ class LibrarySession:
         return await forget(library.sessions, library.read_models, await self._stream(), request)
 
     async def checkpoint(self) -> bytes:
-        """The session as one portable document."""
+        """Return the session as one portable document."""
         return b"".join([piece async for piece in write_checkpoint(self.library.store, await self._stream())])
 
     async def fork(self, at_turn: int, session_id: str | None = None, **configuration: Any) -> LibrarySession:
-        """Make a session that remembers this one up to a turn."""
+        """Create a session that remembers this one up to a turn."""
         library = self.library
         stream = await self._stream()
         checked, patch = check_arguments(at_turn=at_turn, session_id=session_id), plain_json(configuration)
@@ -372,7 +371,7 @@ class LibrarySession:
         return info_of(await self.library.sessions.end(await self._stream(), checked.reason))
 
     async def refold(self) -> None:
-        """Make the memory from the whole journal again. Raises `SessionQuarantined` when it cannot be made."""
+        """Rebuild the memory from the whole journal. Raises `SessionQuarantined` if that fails."""
         stream = await self._stream()
         await self.library.read_models.refold(stream)
         self.library.sessions.on_changed(stream)
@@ -385,25 +384,25 @@ class LibrarySession:
 
 
 class Documents:
-    """The document of a session or a user; `owner` returns whose it is at the moment."""
+    """The document of a session or a user; `owner` returns its current owner."""
 
     def __init__(self, working_memory: WorkingMemory, owner: Callable[[], Awaitable[DocumentOwner]]) -> None:
         self.working_memory = working_memory
         self.owner = owner
 
     async def read(self, version: int | None = None) -> DocumentView:
-        """The document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
+        """Return the document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
         return await self.working_memory.read_document(await self.owner(), check_arguments(version=version).version)
 
     async def versions(self, before: int | None = None, limit: int = 100) -> list[DocumentVersion]:
-        """Return the origin of each version, the newest first: `version`, `operation`, `updated_ms`."""
+        """Return the versions, the newest first: `version`, `operation`, `updated_ms`."""
         checked = check_arguments(before=before, limit=limit)
         return await self.working_memory.versions(await self.owner(), checked.before, checked.limit or 100)
 
     async def append(self, content: Any, expected: int | None = None) -> DocumentView:
-        """Merge an object into the document, or add a text below it; returns the new document.
+        """Merge an object into the document, or append a text to it. Return the new document.
 
-        With `expected`, only if the document has this version (else `precondition_failed`).
+        With `expected`, the document must have this version (else `precondition_failed`).
         """
         return await self._change(DocumentChange("append", content_of(content)), expected)
 
@@ -421,24 +420,24 @@ class Documents:
         return await self.working_memory.change(await self.owner(), change, versions)
 
     async def tools(self) -> list[JsonObject]:
-        """The tools with which an LLM maintains the document, as OpenAI defines tools."""
+        """Return the tools with which an LLM maintains the document, in OpenAI's form."""
         return await self.working_memory.tool_definitions(await self.owner())
 
     async def execute(self, tool_call: Mapping[str, Any]) -> JsonObject:
-        """Execute an LLM's tool call; returns the tool message."""
+        """Execute an LLM's tool call. Return the tool message."""
         return await self.working_memory.execute_tool(
             await self.owner(), converted(plain_json(tool_call), ChatToolCall)
         )
 
 
 def content_of(value: Any) -> str | JsonObject:
-    """The content of a document, a text or an object. Raises `Refused`."""
+    """Return the content of a document, a text or an object. Raises `Refused`."""
     content: str | JsonObject = converted(json_value(value), str | JsonObject)  # type: ignore[arg-type]
     return content
 
 
 class Memories:
-    """The memories of a project. All methods raise `Refused` for whatever is invalid or not there."""
+    """The memories of a project. All methods raise `Refused` for anything invalid or unknown."""
 
     def __init__(self, store: Store, long_term: LongTermMemory, project: str) -> None:
         self.store = store
@@ -446,39 +445,39 @@ class Memories:
         self.project = project
 
     async def add(self, text: str, **fields: Any) -> Memory:
-        """Keep a memory; returns it as it stands. What its owner has in the same words already is not kept twice."""
+        """Keep a memory, and return it. A memory of the same owner in the same words is not kept twice."""
         memory = converted(plain_json({"text": text, **fields}), GivenMemory)
         return (await self.long_term.add(self.project, [draft_of(memory)]))[0]
 
     async def read(self, memory_id: str, evidence: bool = False) -> KnownMemory:
-        """A memory; with `evidence`, its `lines` are the messages that it comes from, as they were heard."""
+        """Return a memory; with `evidence`, its `lines` are the messages that it comes from, as they were heard."""
         memory = await self.long_term.find(self.project, check_id(memory_id))
         lines = await self.long_term.evidence(self.project, memory) if evidence else UNSET
         return KnownMemory(**structs.asdict(memory), lines=lines)
 
     async def change(self, memory_id: str, **fields: Any) -> Memory:
-        """Change the fields that are given; None takes a value away. Returns the memory."""
+        """Change the given fields; None removes a value. Return the memory."""
         patch = converted(plain_json(fields), MemoryPatch, nulls=True)
         return await self.long_term.edit(self.project, check_id(memory_id), patch)
 
     async def remove(self, memory_id: str) -> None:
-        """Remove a memory, and its text with it."""
+        """Remove a memory with its text."""
         if not await self.long_term.remove(self.project, [check_id(memory_id)]):
             raise Refused("unknown_memory")
 
     async def of_user(self, user_id: str, **params: Any) -> MemoryPage:
-        """A page of the memories of a user, the newest first: `memories`, `next_cursor`."""
+        """Return a page of the memories of a user, the newest first: `memories`, `next_cursor`."""
         return await self._page(params, user_ids=AnyOf((check_user_id(user_id),)))
 
     async def of_session(self, session_id: str, **params: Any) -> MemoryPage:
-        """A page of the memories of a session, the newest first: `memories`, `next_cursor`."""
+        """Return a page of the memories of a session, the newest first: `memories`, `next_cursor`."""
         checked = check_arguments(session_id=session_id).session_id or ""
         stream = await self.store.journal.get_session(self.project, checked)
         users = AnyOf(tuple({scope_of(stream).user_id, None}))
         return await self._page(params, user_ids=users, session_ids=AnyOf((checked,)))
 
     async def forget(self, user_id: str, **params: Any) -> list[str]:
-        """Forget memories of a user for good; returns their ids. With `dry_run` it only says which."""
+        """Forget memories of a user for good. Return their ids; with `dry_run`, do no more than that."""
         request = converted(plain_json(params), ForgetMemories)
         policy = policy_of(request, self.project, check_user_id(user_id))
         return await forget_memories(self.long_term, self.project, policy, request.dry_run)

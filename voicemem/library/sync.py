@@ -1,4 +1,4 @@
-"""The library for synchronous code; it runs on an event loop in a thread of its own."""
+"""The library for synchronous code, on an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_library_sync(store: str = "memory:", **options: Any) -> Iterator[SyncPr
             yield SyncProxy(library, thread)
         finally:
             thread.run(opened.__aexit__(None, None, None))
-            thread.run(thread.loop.shutdown_default_executor())  # so that its threads end here, too
+            thread.run(thread.loop.shutdown_default_executor())  # ends the executor's threads
     finally:
         thread.stop()
 

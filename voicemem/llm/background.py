@@ -1,4 +1,4 @@
-"""Background requests to a session's LLM: one chat completion each, not streamed, and how many run at a time."""
+"""Background requests to a session's LLM, each one chat completion without streaming, and their concurrency limit."""
 
 import re
 from collections import Counter
@@ -15,25 +15,25 @@ from voicemem.telemetry.metrics import Metrics
 
 MAX_MODEL_CHARACTERS = 256
 MAX_PLAIN_URLS = 1_000
-"""LLMs of which it is remembered that they take no `response_format`."""
+"""The most LLMs that are remembered as taking no `response_format`."""
 REFUSES_FORMAT = (400, 404, 415, 422)
-"""Statuses of servers that do not know it."""
+"""Statuses of servers that do not know `response_format`."""
 UNFINISHED = {"length": "cut_off", "content_filter": "filtered"}
-"""Reasons for the end of an answer that is not whole, and the words for them."""
+"""Finish reasons of incomplete answers, with our error codes."""
 TAG = r"(?:\w+:)?(?:think|thinking|thoughts?|reason|reasoning|reflection|analysis|scratchpad)"
 BEGIN, END = rf"[<\[◁]{TAG}(?:\s[^<>]{{0,100}})?[>\]▷]", rf"[<\[◁]/{TAG}\s?[>\]▷]"
-"""As models write them: `<think>`, `[THINK]`, `◁think▷`, `<seed:think>`."""
+"""Tags around thinking: `<think>`, `[THINK]`, `◁think▷`, `<seed:think>`."""
 BEGIN_OF_THINKING, END_OF_THINKING = re.compile(BEGIN, re.IGNORECASE), re.compile(END, re.IGNORECASE)
 THINKING = re.compile(rf"\s*{BEGIN}.*?(?:{END}|\Z)", re.IGNORECASE | re.DOTALL)
 """Thinking at the beginning of an answer; an answer may end within it."""
 CHANNEL, END_OF_CHANNEL = re.compile(r"<\|channel\|>(\w+)[^<]*<\|message\|>"), re.compile(r"<\|(?:end|return|start)\|>")
-"""Marks of gpt-oss that some servers leave in the text: the answer is in `final`."""
+"""Marks of gpt-oss that some servers leave in the text; the answer is in the channel `final`."""
 Complete = Callable[[LlmEndpoint, JsonObject], Awaitable[bytes]]
-"""Sends a body to an LLM and gives the whole answer, unchanged. Raises `LlmFailed`."""
+"""Sends a body to an LLM, and returns the whole answer unchanged. Raises `LlmFailed`."""
 
 
 class LlmText(NamedTuple):
-    """A text of an LLM, and the tokens it took, if the LLM says so."""
+    """A text of an LLM, and the tokens that it used, if the LLM reports them."""
 
     text: str
     model: str | None = None
@@ -49,7 +49,7 @@ class BackgroundLlm:
         self.complete = complete
         self.metrics = metrics
         self.plain_urls: dict[str, None] = {}
-        """LLMs that refused a `response_format`, the last one last."""
+        """LLMs that refused a `response_format`, the newest last."""
 
     async def ask(
         self,
@@ -59,15 +59,15 @@ class BackgroundLlm:
         messages: Sequence[JsonObject],
         response_format: JsonObject | None = None,
     ) -> LlmText:
-        """The LLM's answer. `use` is for the metrics; `model` is the one configured for it, None for the session's.
+        """Return the LLM's answer. `use` is for the metrics; `model` is configured for it, None for the session's.
 
-        An LLM that does not take the `response_format` is asked without it, from then on. Raises `Refused`
+        An LLM that refuses the `response_format` is asked without it from then on. Raises `Refused`
         (`llm_not_configured`), `LlmFailed`, `StoreUnavailable`.
         """
         endpoint = await self.endpoints.for_session(stream)
         llm = parse_config(stream.config).llm
         body: JsonObject = {"messages": list(messages)}
-        # After the model for this use, in the order in which the chat chooses its model (`builder.model_of`).
+        # After the model for this use, the order is that of the chat's model (`builder.model_of`).
         name = model or llm.model or llm.params.get("model") or endpoint.model
         if name:
             body["model"] = name
@@ -95,7 +95,7 @@ class BackgroundLlm:
 
 
 def read_completion(data: bytes) -> LlmText:
-    """Read the LLM's answer, without its thinking. Raises `LlmFailed` if it is not a whole chat completion."""
+    """Read the LLM's answer, without its thinking. Raises `LlmFailed` if it is not a complete chat completion."""
     answer = LlmAnswer(is_stream=False)
     answer.add_chunk(data)
     if answer.finish_reason in UNFINISHED:
@@ -107,7 +107,7 @@ def read_completion(data: bytes) -> LlmText:
 
 
 def without_thinking(text: str) -> str:
-    """An answer without what its LLM thought before, where the server leaves that in the text."""
+    """Return an answer without the LLM's thinking, which some servers leave in the text."""
     channels = list(CHANNEL.finditer(text))
     if channels and text.lstrip().startswith("<|"):
         answers = (END_OF_CHANNEL.split(text[one.end() :], 1)[0] for one in channels[-1:] if one[1] == "final")
@@ -122,13 +122,13 @@ def without_thinking(text: str) -> str:
 
 
 MAX_CONCURRENT, MAX_CONCURRENT_PER_LLM = 256, 8
-"""Background LLM requests at a time: in all, and from one project to one URL."""
+"""The most concurrent background LLM requests: in all, and from one project to one URL."""
 LlmKey = tuple[str, str | None]
-"""Project and URL of a session's LLM."""
+"""The project and the URL of a session's LLM."""
 
 
 class ConcurrencyLimiter:
-    """Limits concurrent background requests, summaries and extraction together, so that a slow LLM delays no other."""
+    """Limits concurrent requests, of summaries and extraction together, so that a slow LLM delays no other."""
 
     def __init__(self) -> None:
         self.running: Counter[LlmKey] = Counter()

@@ -1,7 +1,7 @@
-"""Every request to an LLM: which addresses it may reach, how long to wait, how it fails, and how a stream is split.
+"""The client for LLMs: allowed addresses, timeouts, failures, and the splitting of streams.
 
-The bytes of an answer are handed on unchanged. Nothing is sent twice (a caller on the phone cannot wait), and nothing
-is read from the environment.
+The bytes of an answer are passed on unchanged. No request is sent twice (a caller on the phone cannot wait), and no
+setting is read from the environment.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import Network, connectors, direct_session, error_word, send_request
 
 MAX_ANSWER_BYTES, MAX_EVENT_BYTES = 4 * 1024 * 1024, 1024 * 1024
-"""The size of an answer in one piece, and of one event of a stream."""
+"""The most bytes of an unstreamed answer, and of one event of a stream."""
 MAX_STREAM_BYTES, MAX_EVENTS = 64 * 1024 * 1024, 300_000
-"""The size of a whole stream: the longest reply, a character at a time, with what servers write around each."""
+"""The most bytes and events of a stream: the longest reply, a character at a time, with the rest of each event."""
 SLICE_BYTES, EVENTS_AT_ONCE = 16 * 1024, 50
-"""How much of a stream is read before other work gets its turn."""
+"""How much of a stream is read before other tasks get their turn."""
 KEEPALIVE_S = 30.0
-"""A phone call has a turn every few seconds, and connecting to an LLM takes long."""
+"""How long idle connections stay open: a call has a turn every few seconds, and connecting to an LLM takes long."""
 DRAIN_S = 0.1
-"""Time to read what follows the end of a stream, so that its connection can be reused."""
+"""The time to read the rest after the end of a stream, so that its connection can be reused."""
 PIECE_BYTES = 64 * 1024
-"""A longer body is sent in pieces: one large write would hold up the event loop."""
+"""A longer body is sent in pieces, since one large write would block the event loop."""
 RESERVED_HEADERS = frozenset(
     (
         *("connection", "content-encoding", "content-length", "expect", "host", "keep-alive"),
@@ -44,7 +44,7 @@ OWN_WORDS = {"reset": "dropped", "bad_answer": "invalid_answer"}
 
 
 class Timeouts(Struct, frozen=True):
-    """Times to wait, in seconds: for a connection, for the next bytes of an answer, and for all of it."""
+    """Timeouts in seconds: for a connection, for the next bytes of an answer, and for the whole answer."""
 
     connect_s: float = 5.0
     read_s: float = 30.0
@@ -58,11 +58,11 @@ class LlmResponse:
         """By the clock of the event loop."""
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body, piece by piece as it arrives. Raises `LlmFailed`."""
+        """Yield the pieces of the body as they arrive. Raises `LlmFailed`."""
         loop = asyncio.get_running_loop()
         try:
             async for piece in self.answer.content.iter_any():
-                if loop.time() > self.deadline:  # what has come already is not waited for
+                if loop.time() > self.deadline:  # even if bytes are there already
                     raise LlmFailed("timeout")
                 yield piece
         except (aiohttp.ClientError, OSError) as error:
@@ -76,8 +76,8 @@ class LlmResponse:
 class LlmClient:
     """Sends requests to LLMs until it is closed.
 
-    It has two pools of connections: one that reaches public addresses only, for URLs that came through the API, and
-    one for the operator's own. `allowed` are networks that count as public; `extra_headers` go with every request.
+    It has two pools of connections: one that reaches only public addresses, for URLs from the API, and one for the
+    operator's own. `allowed` are networks that count as public; `extra_headers` go with every request.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LlmClient:
         max_bytes: int = MAX_ANSWER_BYTES,
         total_s: float | None = None,
     ) -> bytes:
-        """The whole answer to a body that asks for no stream, or to a GET, unchanged. Raises `LlmFailed`."""
+        """Return the whole answer to a body without streaming, or to a GET, unchanged. Raises `LlmFailed`."""
         response = await self.send(endpoint, body, self.timeouts.total_s if total_s is None else total_s)
         try:
             answer = bytearray()
@@ -120,7 +120,7 @@ class LlmClient:
             response.close()
 
     async def stream(self, endpoint: LlmEndpoint, body: JsonObject) -> AsyncGenerator[bytes, None]:
-        """The data of each server-sent event of the answer, `[DONE]` included. Raises `LlmFailed`.
+        """Yield the data of each server-sent event of the answer, `[DONE]` included. Raises `LlmFailed`.
 
         An answer that ends without `[DONE]` may have been cut off.
         """
@@ -140,11 +140,11 @@ class LlmClient:
             response.close()
 
     async def send(self, endpoint: LlmEndpoint, body: JsonObject | None, total_s: float) -> LlmResponse:
-        """The answer to a body, or to a GET without one; its own body is not yet read. Raises `LlmFailed`.
+        """Return the answer to a body, or to a GET without one, before its content is read. Raises `LlmFailed`.
 
-        `total_s` is for all of it, however steadily it comes.
+        `total_s` limits the whole answer, however steadily it comes.
         """
-        if not self.sessions:  # connectors have no limit, so no request waits for a free connection
+        if not self.sessions:  # connectors have no limit, so no request waits for a connection
             for public_only, connector in connectors(self.allowed, self.resolver, KEEPALIVE_S).items():
                 self.sessions[public_only] = direct_session(connector, aiohttp.ClientTimeout())
         headers = request_headers(endpoint, self.extra_headers())
@@ -189,7 +189,7 @@ async def read_sse_data(
                         yield event.data
                     if count % EVENTS_AT_ONCE == 0:
                         await asyncio.sleep(0)
-                if len(whole) > SLICE_BYTES // 4:  # much has come, and there may be more without waiting
+                if len(whole) > SLICE_BYTES // 4:  # more may be there without waiting
                     await asyncio.sleep(0)
     except TooLong:
         raise LlmFailed("too_long") from None
@@ -199,18 +199,18 @@ async def read_sse_data(
 
 
 def checked(answer: aiohttp.ClientResponse, deadline: float) -> LlmResponse:
-    """An answer with a body that can be read. Raises `LlmFailed`."""
+    """Return an answer whose body can be read. Raises `LlmFailed`."""
     if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
         answer.close()  # the text of an error may be long, and is never shown
         raise LlmFailed(answer.status)
     if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-        answer.close()  # none other was asked for, and a few bytes of one could unpack to as many megabytes
+        answer.close()  # not requested, and a few bytes could unpack to megabytes
         raise LlmFailed("invalid_answer")
     return LlmResponse(answer, deadline)
 
 
 def request_headers(endpoint: LlmEndpoint, extra_headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of one request. Ours win over the session's."""
+    """Return the headers of one request. Ours override the session's."""
     ours = {
         **extra_headers,
         "Accept": "application/json",

@@ -1,6 +1,6 @@
-"""An LLM's answer as OpenAI's chat completions have it: https://platform.openai.com/docs/api-reference/chat.
+"""An LLM's answer in the form of OpenAI's chat completions: https://platform.openai.com/docs/api-reference/chat.
 
-What servers add to the format is passed through unread.
+Additions of servers to the format are passed through unread.
 """
 
 import json
@@ -16,15 +16,15 @@ from voicemem.protocol.codec import has_too_many_values, whole_characters
 from voicemem.protocol.types import MAX_TEXT_BYTES, MAX_VALUES, JsonObject
 
 MAX_TOOL_CALLS = 128
-"""The number of calls in one answer: as many as OpenAI's requests may have tools."""
+"""The most calls in one answer: as many as OpenAI's requests may have tools."""
 MAX_ID_CHARACTERS = 128
-"""The length of a name or an id in an event."""
+"""The longest name or id in an event."""
 MAX_NAME_CHARACTERS = 1_024
-"""The length of a tool call's name and id together."""
+"""The longest name and id of a tool call together."""
 
 
 def content_text(content: Any) -> str:
-    """The text of a message's content: the content itself, or its parts of type `text`, one per line."""
+    """Return the text of a message's content: the content itself, or its parts of type `text`, one per line."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else ()
@@ -35,7 +35,7 @@ def content_text(content: Any) -> str:
 class FunctionPart(Struct, frozen=True):
     name: str | None = None
     arguments: Any = None
-    """Text, or of some servers the object itself."""
+    """Text; some servers send the object itself."""
 
 
 class ToolCallPart(Struct, frozen=True):
@@ -47,7 +47,7 @@ class ToolCallPart(Struct, frozen=True):
 
 
 class ChoiceMessage(Struct, frozen=True):
-    """The message of a choice, or what a chunk adds to it."""
+    """The message of a choice, or a chunk's addition to it."""
 
     role: Any = None
     content: Any = None
@@ -61,7 +61,7 @@ MESSAGE_FIELDS = frozenset(ChoiceMessage.__struct_fields__)
 CALL_FIELDS = frozenset(("type", *ToolCallPart.__struct_fields__))
 FUNCTION_FIELDS = frozenset(FunctionPart.__struct_fields__)
 MAX_EXTRA_BYTES = 64 * 1024
-"""The size of a message's further fields, which are kept only with its tool calls."""
+"""The most bytes of a message's further fields, which are kept only with its tool calls."""
 TEXTS_OF_BLOCKS = ("text", "thinking", "summary", "content")
 """Fields of a block of thinking that are streamed in fragments."""
 
@@ -92,7 +92,7 @@ NULL = b"null"
 
 
 TEXT_DEPTH = 4
-"""How deep the text of a choice is in a chunk: in the message of one of its choices."""
+"""The depth of a choice's text in a chunk: in the message of one of its choices."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -102,14 +102,14 @@ def decode_completion(data: bytes) -> Completion:
         return DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    try:  # a chunk may hold half a character or a number beyond all floats, which only Python's own reader takes
+    try:  # only Python's own reader takes half a character or a number beyond all floats
         return msgspec.convert(mended(json.loads(data.decode(), parse_constant=no_constant)), Completion)
     except (ValueError, RecursionError):
         raise LlmFailed("invalid_answer") from None
 
 
 def mended(value: Any, name: str = "", depth: int = 0) -> Any:
-    """A value without halves of characters, but for those in the text of a choice, which the next chunk may go on."""
+    """Return a value without halves of characters, except in a choice's text, which the next chunk may complete."""
     if isinstance(value, dict):
         return {whole_characters(key): mended(one, key, depth + 1) for key, one in value.items()}
     if isinstance(value, list):
@@ -122,7 +122,7 @@ def no_constant(name: str) -> None:
 
 
 def raw_object(data: bytes | Raw) -> dict[str, Raw]:
-    """The fields of an object, each as it came."""
+    """Return the fields of an object, each unread."""
     try:
         return RAW_OBJECT.decode(data)
     except msgspec.DecodeError:  # half a character
@@ -130,7 +130,7 @@ def raw_object(data: bytes | Raw) -> dict[str, Raw]:
 
 
 def raw_choices(data: bytes | Raw) -> list[dict[str, Raw]]:
-    """The choices of a chunk, whose fields are as they came."""
+    """Return the choices of a chunk, with their fields unread."""
     try:
         return RAW_CHOICES.decode(data)
     except msgspec.DecodeError:
@@ -158,25 +158,25 @@ def read_message(fields: JsonObject) -> ChoiceMessage:
 
 
 def join_halves(text: str) -> tuple[str, str]:
-    """A text with its surrogates joined to characters, and the half that it ends with; lone halves become U+FFFD."""
+    """Join the surrogates of a text to characters. Return it and the half at its end; lone halves become U+FFFD."""
     half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
     return whole_characters(text[: len(text) - len(half)]), half
 
 
 def further_fields(fields: JsonObject, known: Container[str]) -> JsonObject:
-    """The fields that say something, apart from the known ones."""
+    """Return the fields that are not empty, apart from the known ones."""
     return {name: value for name, value in fields.items() if name not in known and value not in (None, "", [], {})}
 
 
 def further_call_fields(call: JsonObject) -> JsonObject:
-    """The fields of a tool call and its function that OpenAI's do not have, such as the signature of a thought."""
+    """Return the fields of a tool call and its function beyond OpenAI's, such as the signature of a thought."""
     function = call.get("function")
     extra = further_fields(function, FUNCTION_FIELDS) if isinstance(function, dict) else {}
     return further_fields(call, CALL_FIELDS) | ({"function": extra} if extra else {})
 
 
 def join_blocks(blocks: Sequence[Any], added: Sequence[Any]) -> list[Any]:
-    """Blocks of thinking, with those of a chunk: a fragment of the last one is joined to it."""
+    """Append a chunk's blocks of thinking to others; a fragment of the last block is joined to it."""
     joined = list(blocks)
     for block in added:
         last = joined[-1] if joined else None
@@ -189,7 +189,7 @@ def join_blocks(blocks: Sequence[Any], added: Sequence[Any]) -> list[Any]:
 
 
 def continues_block(last: JsonObject, block: JsonObject) -> bool:
-    """True for fragments of one block: of one type and index, if they have them; a signature ends a block."""
+    """Return whether two fragments are of one block: of one type and index, if any; a signature ends a block."""
     is_same = all(last.get(name) == block.get(name, last.get(name)) for name in ("type", "index"))
     has_texts = any(name in block or name in last for name in TEXTS_OF_BLOCKS)
     return is_same and has_texts and not ("index" not in block and last.get("signature"))
@@ -204,15 +204,15 @@ class PartialToolCall:
 
     def __init__(self, place: int, id: str) -> None:
         self.place = place
-        """Among the calls of the answer."""
+        """Its place among the calls of the answer."""
         self.id = id
         self.given_id = ""
-        """Its id as the LLM has it, which several calls may have."""
+        """The LLM's own id for it, which several calls may share."""
         self.name = ""
         self.fragments: list[str] = []
         """Parts of the arguments, in order."""
         self.extra: JsonObject = {}
-        """Further fields, as `further_call_fields` has them."""
+        """Further fields (`further_call_fields`)."""
 
     @property
     def arguments(self) -> str:
@@ -220,7 +220,7 @@ class PartialToolCall:
 
     @property
     def is_whole(self) -> bool:
-        """True for arguments to which nothing can be added. They are only read where they may end."""
+        """True if the arguments are complete. They are parsed only if they may be."""
         end = self.fragments[-1].rstrip() if self.fragments else ""
         if end and not end.endswith("}"):
             return False
@@ -243,7 +243,7 @@ class LlmAnswer:
     ) -> None:
         """`new_id` makes the ids of tool calls that come without one, or with one of `known_ids`.
 
-        `has_role`: the client already knows whose message it is.
+        `has_role`: the client already has the role of the message.
         """
         self.is_stream = is_stream
         self.new_id = new_id
@@ -254,20 +254,20 @@ class LlmAnswer:
         self.size = 0
         self.tool_calls: list[PartialToolCall] = []
         self.by_index: dict[float | str, PartialToolCall] = {}
-        """The newest of each index."""
+        """The newest call of each index."""
         self.fragments: list[JsonObject] = []
-        """The fragments of tool calls in the newest chunk, as a well-formed one has them."""
+        """The fragments of tool calls in the newest chunk, well-formed."""
         self.is_malformed = False
-        """True if the newest chunk has them otherwise, lacks what OpenAI's have, or divides a character."""
+        """True if the newest chunk has others, lacks fields of OpenAI's, or splits a character."""
         self.has_role = has_role
         self.role: str | None = None
-        """The role that the newest chunk must say: OpenAI's clients join those of all chunks to one word."""
+        """The role for the newest chunk: OpenAI's clients concatenate those of all chunks."""
         self.numbered: JsonObject = {}
-        """Lists of further fields in the newest chunk, their blocks with the indexes by which clients join them."""
+        """Lists in further fields of the newest chunk, with indexes by which clients join their blocks."""
         self.newest_text = ""
         self.has_newest_choice = False
         self.only_finishes = False
-        """True if the newest chunk says why the answer ends, and nothing else."""
+        """True if the newest chunk has a finish reason and nothing else."""
         self.extra: JsonObject = {}
         """Further fields of the message, such as `reasoning_content`; texts are joined."""
         self.extra_size = 0
@@ -277,21 +277,21 @@ class LlmAnswer:
         self.finish_reason: str | None = None
         self.model: Any = None
         self.usage: JsonObject = {}
-        """The newest; servers that count in each chunk count all so far."""
+        """The newest usage; servers that send it in each chunk count all tokens so far."""
         self.has_other_content = False
-        """True if there was content that is passed on, but not kept (a refusal, audio)."""
+        """True if there was content that is passed on but not kept (a refusal, audio)."""
 
     @property
     def is_empty(self) -> bool:
         return not (self.size or self.tool_calls or self.has_other_content)
 
     def add_chunk(self, data: bytes) -> str:
-        """Add a chunk or a whole completion; the text that it adds. Raises `LlmFailed`."""
+        """Add a chunk or a whole completion. Return the text that it adds. Raises `LlmFailed`."""
         if len(data) > MAX_VALUES and has_too_many_values(data):
             raise LlmFailed("too_long")
         completion = decode_completion(data)
         if completion.error is not None:
-            # Of the error only an HTTP status is used: its texts may hold secrets.
+            # Only an HTTP status of the error is used, since its texts may hold secrets.
             code = completion.error.get("code") if isinstance(completion.error, dict) else None
             if isinstance(code, str) and code.isdecimal() and len(code) == 3:
                 code = int(code)
@@ -302,7 +302,7 @@ class LlmAnswer:
         choices = completion.choices or []
         self.fragments, self.numbered, self.only_finishes = [], {}, False
         self.is_malformed = completion.choices is None or not all(type(one.index) is int for one in choices)
-        if completion.object in (None, CHUNK if self.is_stream else WHOLE):  # not what servers call otherwise
+        if completion.object in (None, CHUNK if self.is_stream else WHOLE):  # not other objects
             head = completion.object, completion.created, completion.model
             self.is_malformed = self.is_malformed or None in head or not isinstance(completion.id, str)
         self.has_newest_choice = bool(choices)
@@ -318,7 +318,7 @@ class LlmAnswer:
         return added
 
     def add_choice(self, choice: CompletionChoice) -> str:
-        """Add the first choice of a chunk; the text that it adds. Raises `LlmFailed`."""
+        """Add the first choice of a chunk. Return the text that it adds. Raises `LlmFailed`."""
         self.has_choice = True
         self.finish_reason = self.finish_reason or choice.finish_reason or None
         ours, other = (choice.delta, choice.message) if self.is_stream else (choice.message, choice.delta)
@@ -371,9 +371,9 @@ class LlmAnswer:
         self.note_part(part, tool_call, {"arguments": text} | ({"name": name} if name else {}), extra, is_first)
 
     def find_call(self, index: float | str | None, id: str, name: str, arguments: str) -> PartialToolCall | None:
-        """The call that a fragment continues: that of its index, of its id, or the last one. None if it begins one.
+        """Return the call that a fragment continues, by its index, its id, or the last one; None if it begins one.
 
-        Another id begins another call, and so does a name after whole arguments, or beside another call in a chunk.
+        A new id begins a call, and so does a name after complete arguments, or next to another call in a chunk.
         """
         last = self.tool_calls[-1] if self.tool_calls else None
         if index is not None:
@@ -388,7 +388,7 @@ class LlmAnswer:
         return None if name and call.name and is_other and call.is_whole else call
 
     def begin_call(self, index: float | str | None, id: str) -> PartialToolCall:
-        """A new call, whose id is like no other of the session's. Raises `LlmFailed` for too many."""
+        """Begin a call with an id that is unique in the session. Raises `LlmFailed` for too many."""
         if len(self.tool_calls) == MAX_TOOL_CALLS:
             raise LlmFailed("too_long")
         is_taken = id in self.known_ids or any(call.id == id for call in self.tool_calls)
@@ -402,7 +402,7 @@ class LlmAnswer:
     def note_part(
         self, part: ToolCallPart, tool_call: PartialToolCall, function: JsonObject, extra: JsonObject, is_first: bool
     ) -> None:
-        """Note a fragment as OpenAI's clients join it: by an index of its call's own, with id and name once."""
+        """Note a fragment as OpenAI's clients join it: by its call's index, with id and name once."""
         sent = part.function or FunctionPart()
         function = extra.get("function", {}) | function
         fragment = {**extra, "index": tool_call.place, "function": function}
@@ -416,7 +416,7 @@ class LlmAnswer:
         self.is_malformed = self.is_malformed or is_odd
 
     def add_extra(self, fields: JsonObject) -> bool:
-        """Keep the fields of a message that an LLM may want back with its tool calls; whether there are any."""
+        """Keep the fields of a message that an LLM may want back with its tool calls. Return whether there are any."""
         if fields.keys() <= MESSAGE_FIELDS or self.extra_size > MAX_EXTRA_BYTES:
             return not fields.keys() <= MESSAGE_FIELDS
         further = further_fields(fields, MESSAGE_FIELDS)
@@ -430,7 +430,7 @@ class LlmAnswer:
         return bool(further)
 
     def add_blocks(self, name: str, before: Sequence[Any], added: Sequence[Any]) -> None:
-        """Join a list of a further field to what came of it; by an index, clients join its blocks in the same way."""
+        """Append a further field's list to its earlier blocks, numbered so that clients join them likewise."""
         joined, numbered = list(before), []
         for block in added:
             joined = join_blocks(joined, [block])
@@ -444,15 +444,15 @@ class LlmAnswer:
         self.extra_size += len(msgspec.json.encode(value))
 
     def wanted_back(self, tool_call: PartialToolCall) -> JsonObject:
-        """The fields that came with a tool call and its message, for the requests that show it again."""
+        """Return the fields that came with a tool call and its message, for later requests with it."""
         if self.extra_size > MAX_EXTRA_BYTES:
             return {}
         return {name: value for name, value in (("message", self.extra), ("call", tool_call.extra)) if value}
 
     def well_formed(self, data: bytes, head: Callable[[], JsonObject] = dict) -> bytes:
-        """The newest chunk, as OpenAI's clients can read it; `head` gives the fields of one that it may lack.
+        """Return the newest chunk as OpenAI's clients can read it; `head` returns fields that it may lack.
 
-        What need not change stays as it came.
+        All other fields stay unchanged.
         """
         if not self.is_malformed:
             return data

@@ -1,7 +1,7 @@
-"""Vectors of texts, from anything that has OpenAI's `/embeddings`: https://platform.openai.com/docs/api-reference/embeddings.
+"""Vectors of texts, by OpenAI's `/embeddings`: https://platform.openai.com/docs/api-reference/embeddings.
 
-A vector is handed on as stores keep it: little-endian 32-bit floats of length 1 together, so that stored ones can be
-compared without looking at their lengths again.
+A vector is returned as stores keep it: little-endian 32-bit floats, normalised to length 1, so that stored vectors can
+be compared without their lengths.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from voicemem.telemetry.metrics import Metrics
 
 MAX_BATCH = 64
 MAX_CHARACTERS = 2_000
-"""The length of a text that is embedded: about 500 tokens, as small models read. The rest is found by words."""
+"""The most characters of a text that are embedded, about 500 tokens, for small models. The rest is found by words."""
 NUMBER_BYTES, ENVELOPE_BYTES = 32, 64 * 1024
-"""The size of an answer: for each number, and for everything around them."""
+"""The most bytes of an answer: for each number, and for the rest."""
 Complete = Callable[[LlmEndpoint, JsonObject, int], Awaitable[bytes]]
-"""Sends a body and returns the whole answer, of at most that many bytes. Raises `LlmFailed`."""
+"""Sends a body, and returns the whole answer of at most so many bytes. Raises `LlmFailed`."""
 
 
 class EmbeddedText(Struct, frozen=True):
@@ -45,26 +45,26 @@ DECODER = msgspec.json.Decoder(EmbeddingsAnswer)
 class Embedder:
     """Makes vectors, all of one model and of one size.
 
-    A size is requested only of servers whose own is another: many refuse the parameter.
+    A size is requested only from servers whose default differs, since many refuse the parameter.
     """
 
     def __init__(self, complete: Complete, endpoint: LlmEndpoint, dimensions: int | None, metrics: Metrics) -> None:
         self.complete = complete
         self.endpoint = endpoint
         self.dimensions = dimensions
-        """None until the first answer says it."""
+        """None until the first answer, if not configured."""
         self.asks_for_dimensions = False
         self.metrics = metrics
 
     @property
     def name(self) -> str | None:
-        """The name of its vectors, which can be compared with those of the same name only; None until it is known."""
+        """The name of its vectors, which can be compared only with vectors of the same name; None until it is known."""
         return None if self.dimensions is None else f"{self.endpoint.model} {self.dimensions}"
 
     async def embed(self, texts: Sequence[str], use: str) -> list[bytes | None]:
-        """A vector for each of at most `MAX_BATCH` texts; None for one that has no meaning for the model.
+        """Return a vector for each of at most `MAX_BATCH` texts; None for one without meaning to the model.
 
-        `use` says in the metrics what for. Raises `LlmFailed`.
+        `use` is the purpose in the metrics. Raises `LlmFailed`.
         """
         result = "failed"
         try:
@@ -83,7 +83,7 @@ class Embedder:
             self.metrics.llm_calls.labels(use, result).inc()
 
     async def ask(self, texts: Sequence[str], for_dimensions: bool) -> list[bytes | None] | None:
-        """One request; None when its vectors have not the size that they should have. Raises `LlmFailed`."""
+        """Send one request. Return None if its vectors have the wrong size. Raises `LlmFailed`."""
         body: JsonObject = {
             "model": self.endpoint.model,
             "input": [text[:MAX_CHARACTERS] for text in texts],
@@ -100,7 +100,7 @@ class Embedder:
 
 
 def parse_vectors(answer: bytes, count: int) -> tuple[int, list[bytes | None]]:
-    """The size of the vectors, and each in the order of its text. Raises `LlmFailed` (`invalid_answer`)."""
+    """Return the vectors' size, and the vectors in the order of the texts. Raises `LlmFailed` (`invalid_answer`)."""
     try:
         data = DECODER.decode(answer).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -113,7 +113,7 @@ def parse_vectors(answer: bytes, count: int) -> tuple[int, list[bytes | None]]:
 
 
 def to_vector(numbers: Sequence[float]) -> bytes | None:
-    """Numbers as a vector of length 1; None where all are 0. Raises `LlmFailed` (`invalid_answer`)."""
+    """Return numbers as a vector of length 1; None if all are 0. Raises `LlmFailed` (`invalid_answer`)."""
     length = hypot(*numbers)
     if not isfinite(length):
         raise LlmFailed("invalid_answer")

@@ -18,7 +18,7 @@ class LlmEndpoint(Struct, frozen=True):
     api_key: str | None = None
     headers: dict[str, str] = {}
     public_only: bool = True
-    """True if its address must be public: true for a URL that came through the API."""
+    """True if its address must be public, as for a URL from the API."""
     model: str | None = None
     """For sessions that name no model."""
     path: str = COMPLETIONS_PATH
@@ -40,7 +40,7 @@ class LlmEndpoints:
         self.default = default
 
     async def for_session(self, stream: Stream) -> LlmEndpoint:
-        """The LLM of a session; the operator's key never goes to its own URL. Raises `Refused`."""
+        """Return the LLM of a session; the operator's key is never sent to a session's own URL. Raises `Refused`."""
         url = parse_config(stream.config).llm.url
         if url is None:
             if self.default is None:

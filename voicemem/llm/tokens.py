@@ -1,4 +1,4 @@
-"""Facts about models: the size of their context, in tokens, and how their tokens are counted."""
+"""Facts about models: the sizes of their contexts in tokens, and how their tokens are counted."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -33,23 +33,23 @@ CONTEXT_WINDOWS: Mapping[str, int] = {
     "mistral-large": 131_072,
     "mistral-small": 32_768,
 }
-"""Tokens of context by prefix of a model's name; the longest matching prefix counts. As documented by their makers in
-2025; the setting `model-window` extends or corrects the table."""
+"""Sizes of contexts in tokens by prefix of a model's name; the longest matching prefix counts. As documented by their
+makers in 2025; the setting `model-window` extends or corrects the table."""
 ALTERNATING = ("mistral", "ministral", "mixtral", "magistral", "devstral", "gemma")
-"""Prefixes of the names of models whose prompts refuse two messages of one role in a row."""
+"""Prefixes of the names of models that refuse two messages of one role in a row."""
 UNKNOWN_WINDOW = 16_000
-"""For unknown models: small, so that a context which fits into it works almost everywhere."""
+"""For unknown models: small, so that a context of this size works almost everywhere."""
 CL100K = ("gpt-3.5", "gpt-4", "text-embedding")
 NOT_CL100K = ("gpt-4o", "gpt-4.1", "gpt-4.5")
 
 
 def bare_model_name(model: str) -> str:
-    """A model's name in lower case, without its provider: `gpt-4o` for "openai/gpt-4o"."""
+    """Return a model's name in lower case, without its provider: `gpt-4o` for "openai/gpt-4o"."""
     return model.rpartition("/")[2].lower()
 
 
 def context_window_of(model: str | None, overrides: Mapping[str, int]) -> int | None:
-    """The tokens that a model's context holds; None if that is unknown. `overrides` are looked at first."""
+    """Return the size of a model's context in tokens; None if unknown. `overrides` take precedence."""
     if model is None:
         return None
     for table in (overrides, CONTEXT_WINDOWS):
@@ -60,7 +60,7 @@ def context_window_of(model: str | None, overrides: Mapping[str, int]) -> int | 
 
 
 def encoding_of(model: str | None) -> str:
-    """The encoding of a model's tokens: `cl100k` for OpenAI's older models, `o200k` (near enough) for all others."""
+    """Return the encoding of a model's tokens: `cl100k` for OpenAI's older models, `o200k` (near enough) for others."""
     name = bare_model_name(model or "")
     return "cl100k" if name.startswith(CL100K) and not name.startswith(NOT_CL100K) else "o200k"
 
@@ -84,7 +84,7 @@ ESTIMATE = TokenCounter("estimate", estimate_tokens)
 
 @lru_cache
 def counter(encoding: str) -> TokenCounter:
-    """The counter of an encoding, `o200k` or `cl100k`; an estimate if the extra is not installed.
+    """Return the counter of an encoding, `o200k` or `cl100k`; an estimate if the extra is not installed.
 
     Its first use loads a table, which takes 50 ms.
     """

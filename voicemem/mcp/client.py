@@ -1,6 +1,6 @@
 """A client of the memory over REST, with a key or a session token, and errors as sentences for an LLM.
 
-A key reaches its project, a session token what it was made for.
+A key reaches its project, a session token its session and, if it may, the memories of its user.
 """
 
 import re
@@ -17,12 +17,12 @@ from voicemem.protocol.types import JsonObject
 from voicemem.security.session_tokens import shown_claims
 
 PRINTABLE = re.compile(r"[!-~]{1,4096}\Z")
-"""A text that may be sent as a key; anything else cannot be one."""
+"""A text that can be sent as a key."""
 Reach = Literal["project", "user", "session"]
 
 
 class Service(RestClient):
-    """The REST API of a service, for callers with any key."""
+    """The REST API of a service, for clients with any key."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, None, Options())
@@ -90,11 +90,11 @@ ADVICE: Mapping[str, str] = MappingProxyType(
         "session_set_aside": "This session cannot be read until an operator has looked at it.",
     }
 )
-"""By the code of the error, what to do besides what the service says."""
+"""By code of the error, what to do, besides the service's own sentence."""
 
 
 def sentence_of(error: ClientError, *, writes: bool = False) -> str:
-    """An error of a request as sentences; `writes` says that the request was to change something."""
+    """Return an error of a request as sentences; `writes` if the request was to change something."""
     if isinstance(error, Unreachable):
         return (NOT_WRITTEN if writes else AWAY).format(reason=error.reason.rstrip("."))
     if error.code == "unauthorized":

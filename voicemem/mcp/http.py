@@ -1,4 +1,4 @@
-"""MCP over streamable HTTP: the SDK's application behind the check of keys, with the resource's metadata."""
+"""MCP over streamable HTTP: the SDK's application behind a check of keys, with the resource's metadata."""
 
 import asyncio
 import hashlib
@@ -51,17 +51,17 @@ def bearer_in(authorization: str | None) -> str | None:
 
 
 class KeyCheck:
-    """Checks the key of each request. `is_private` says that only this machine reaches the address, or that all may."""
+    """Checks the key of each request. `is_private`: only this machine reaches the address, or everyone may."""
 
     def __init__(self, service: Service, is_private: bool) -> None:
         self.service = service
         self.is_private = is_private
         self.known: OrderedDict[bytes, float] = OrderedDict()
         self.needs_key = False
-        """True if the service was seen to ask for keys; once it does, it always will."""
+        """True if the service has required a key; once it does, it always will."""
 
     async def refuse(self, authorization: str | None) -> Refusal | None:
-        """Return why a client is refused. None is while the service is away: the tools say so; lists are no secret."""
+        """Return why a client is refused. While the service is away, none is: the tools say so; lists are no secret."""
         bearer = bearer_in(authorization)
         if authorization is not None and (authorization.partition(" ")[0].lower() != "bearer" or not bearer):
             return OTHER_SCHEME
@@ -81,7 +81,7 @@ class KeyCheck:
         return refusal
 
     async def refusal_of(self, client: Client) -> Refusal | None:
-        """Ask the service about a client; return its refusal, or None."""
+        """Ask the service about a client. Return its refusal, or None."""
         path, query = ANY_SESSION if client.session_id is None else (f"/v1/sessions/{client.session_id}", {})
         try:
             await client.get(path, query)
@@ -97,7 +97,7 @@ class KeyCheck:
 
 
 class HttpSettings(NamedTuple):
-    """The address of the server; `public_url` is how clients reach it, if not there."""
+    """The address of the server; `public_url` is the URL at which clients reach it, if another."""
 
     address: Address
     public_url: str | None = None
@@ -106,13 +106,13 @@ class HttpSettings(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """True if only this machine can reach it, or an operator has said that all may."""
+        """True if only this machine can reach it, or the operator allows everyone."""
         public_host = None if self.public_url is None else urlsplit(self.public_url).hostname
         return self.insecure or (self.address.is_loopback and (public_host is None or is_loopback(public_host)))
 
 
 class GuardedApp:
-    """The SDK's application behind the check of keys."""
+    """The SDK's application behind a check of keys."""
 
     def __init__(self, app: Any, keys: KeyCheck, settings: HttpSettings, port: int) -> None:
         self.app = app
@@ -137,7 +137,7 @@ class GuardedApp:
             return JSONResponse(self.metadata, headers={"Access-Control-Allow-Origin": "*"})
         shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
         refusal = TWO_KEYS if len(shown) > 1 else await self.keys.refuse(shown[0] if shown else None)
-        if refusal is not None:  # with where to read how to get in (RFC 6750, RFC 9728)
+        if refusal is not None:  # with the address of the metadata about access (RFC 6750, RFC 9728)
             challenge = f'Bearer error="{refusal.error}", resource_metadata="{self.metadata_url}"'
             headers = {"WWW-Authenticate": challenge} if refusal.status == 401 else {}
             body = {"error": refusal.error, "error_description": refusal.sentence}
@@ -148,7 +148,7 @@ class GuardedApp:
 
 
 def hosts_of(settings: HttpSettings) -> TransportSecuritySettings:
-    """The `Host` names to accept: on loopback only its own and the public one, so that no web page comes in here."""
+    """Return the `Host` names to accept: on loopback only its own and the public one, so that no web page gets in."""
     if not settings.address.is_loopback:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
     public = [] if settings.public_url is None else [urlsplit(settings.public_url).netloc]
@@ -167,7 +167,7 @@ class HttpServer(uvicorn.Server):
 
 @asynccontextmanager
 async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator[str]:
-    """Serve during the block, at the URL that it is given. Raises `OSError` for an address that cannot be had."""
+    """Serve during the block, which gets the URL. Raises `OSError` for an unavailable address."""
     family = socket.AF_INET6 if ":" in settings.address.host else socket.AF_INET
     listening = socket.create_server(settings.address, family=family, backlog=2048)
     memory = MemoryServer(lambda request: client_with(service, bearer_in(request.headers.get("authorization"))))
@@ -188,10 +188,10 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
 
 
 async def check_reach(service: Service, settings: HttpSettings) -> None:
-    """Raise `CannotStart` if others than this machine would reach a memory that has no keys, as far as is known now."""
+    """Raise `CannotStart` if other machines could reach a memory without keys, as far as is known now."""
     if settings.is_private:
         return
-    with suppress(ClientError):  # it asks for keys, or is away: then each request is checked
+    with suppress(ClientError):  # it requires keys, or is away: then each request is checked
         await Client(service).get(*ANY_SESSION)
         raise CannotStart(OPEN_SERVICE.sentence)
 

@@ -1,4 +1,4 @@
-"""Arguments and results of the tools. Arguments named `…Within` have no owner: a session token has fixed it."""
+"""Arguments and results of the tools. Arguments named `…Within` have no owner, which a session token fixes."""
 
 from typing import Annotated, Any, Literal
 

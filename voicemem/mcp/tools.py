@@ -1,4 +1,4 @@
-"""The six tools for LLMs: their requests to the REST API, their results, and how they describe themselves."""
+"""The six tools for LLMs: their requests to the REST API, their results, and their descriptions."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ from voicemem.mcp.client import Client
 from voicemem.protocol.types import JsonObject
 
 MAX_SHOWN = 200_000
-"""Characters of messages in one answer; what an LLM reads has to fit into its context."""
+"""The most characters of messages in one answer, which must fit in an LLM's context."""
 LINE = 240
 
 
@@ -40,7 +40,7 @@ async def search_memories(client: Client, arguments: schemas.SearchWithin) -> sc
 
 
 def moment(name: str, text: str, *, end: bool = False) -> int:
-    """Return the Unix ms of an argument. Raises `ClientError` for what is not a date."""
+    """Return the Unix ms of an argument. Raises `ClientError` if it is no date."""
     try:
         return parse_time_ms(text, end=end)
     except (ValueError, OverflowError):
@@ -90,7 +90,7 @@ def place_of(message: JsonObject) -> tuple[Any, ...]:
 
 
 def newest_that_fit(messages: list[schemas.HeardMessage]) -> list[schemas.HeardMessage]:
-    """The newest messages of a size that an LLM can read; at least one."""
+    """Return the newest messages that fit `MAX_SHOWN`; at least one."""
     left = MAX_SHOWN
     for index in range(len(messages) - 1, -1, -1):
         left -= len(messages[index].text)
@@ -152,7 +152,7 @@ def line_about(row: JsonObject) -> str:
 
 
 def session_of(client: Client, arguments: Any) -> str:
-    """The session that a call of a tool is about: the token's, or the one that it names."""
+    """Return the session of a tool call: the token's, or the one that it names."""
     session_id = client.session_id or arguments.session_id
     if session_id in (".", ".."):
         raise ClientError("unknown_session", "There is no session with this id.")
@@ -163,7 +163,7 @@ def session_of(client: Client, arguments: Any) -> str:
 
 
 def shown_time(unix_ms: Any) -> str | None:
-    """Return a moment in UTC, without milliseconds; None for what is not a calendar time."""
+    """Return a moment in UTC, without milliseconds; None for a time outside the calendar."""
     if not isinstance(unix_ms, int | float):
         return None
     try:
@@ -173,7 +173,7 @@ def shown_time(unix_ms: Any) -> str | None:
 
 
 def parse_time_ms(text: str, *, end: bool = False) -> int:
-    """Return the Unix ms of a day or a moment in ISO 8601, in UTC unless it says otherwise.
+    """Return the Unix ms of a day or a moment in ISO 8601, in UTC unless it has an offset.
 
     The `end` of a day is the beginning of the next. Raises `ValueError` and `OverflowError`.
     """
@@ -188,7 +188,7 @@ def parse_time_ms(text: str, *, end: bool = False) -> int:
 
 
 class Tool(NamedTuple):
-    """A tool. `within` are its arguments for a session token, which has fixed user and session."""
+    """A tool. `within` are its arguments for a session token, which fixes the user and the session."""
 
     run: Callable[[Client, Any], Awaitable[Struct]]
     title: str
@@ -197,7 +197,7 @@ class Tool(NamedTuple):
     writes: bool = False
     destroys: bool = False
     needs_user: bool = False
-    """True if a token has it only if it reaches what is remembered of its user."""
+    """True if a token has it only if it reaches the memories of its user."""
 
     @property
     def name(self) -> str:
@@ -244,7 +244,7 @@ def describe_tool(tool: Tool, client: Client) -> ToolDescription:
 
 
 def schema_of(kind: type[Struct]) -> JsonObject:
-    """The JSON Schema of a struct, with its own fields at the top."""
+    """Return the JSON Schema of a struct, with its own fields at the top."""
     (_,), components = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     schema: JsonObject = components.pop(kind.__name__)
     schema.pop("title", None)

@@ -148,7 +148,7 @@ def days_before(year: int, month: int) -> int:
 
 
 def days_in_question(text: str, today: Day) -> tuple[int, int] | None:
-    """The days of a time, the last one excluded; of several times, the most exact."""
+    """Return the days of the most exact time in a text, the last one excluded; None if it names none."""
     if match := AGO.search(text):
         parts = [part for part in match.groups() if part]
         count = NUMBERS.get(parts[0]) or int(parts[0])
@@ -166,7 +166,7 @@ def days_in_question(text: str, today: Day) -> tuple[int, int] | None:
 
 
 def days_of_period(text: str, today: Day) -> tuple[int, int] | None:
-    """The days of a month or a season: of the year that is named, else the newest one."""
+    """Return the days of a month or a season, in the named year, else the newest."""
     text = NUMBERED.sub(lambda match: str(sum(NUMBERS[one] for one in match[0])), text)
     for match in PERIOD.finditer(text):
         name = match["name"]
@@ -195,7 +195,7 @@ def named_year(year: str | None, text: str, today: Day) -> int | None:
 
 
 def days_of_unit(unit: str, ago: int, today: Day, counted: bool = False) -> tuple[int, int]:
-    """The days of the day, week, month or year so long ago; of a week that is `counted`, the days around it."""
+    """Return the days of a day, week, month or year so long ago; for a `counted` week, the seven days around it."""
     if unit == "day":
         return today.number - ago, today.number - ago + 1
     if unit == "week":

@@ -1,11 +1,11 @@
-"""The words of a text, as the index has them and as queries ask for them; engines stem them as in English.
+"""The words of texts for the index, and of queries; engines stem them as in English.
 
-Scripts without spaces have no words to be found at, so each pair of neighbouring characters is one. So is the last
-character of a run alone, so that a single character is found as the beginning of a word.
+Scripts without spaces have no word boundaries, so each pair of neighbouring characters is a word. So is the last
+character of a run, so that a single character is found as the beginning of a word.
 
-What engines cannot do is done to the query alone, since an index holds many languages: in a German one, words lose
-their endings and are asked for as beginnings, which finds "Rechnungen" by "Rechnung", "wohnen" by "wohnt", and many
-compounds; an English word whose forms have no stem in common, or that is spelt in two ways, is asked for in all.
+What engines cannot do is done to the query, since an index holds many languages: words of a German query lose their
+endings and become prefixes, which finds "Rechnungen" by "Rechnung", "wohnen" by "wohnt", and many compounds; an
+English word whose forms share no stem, or that has two spellings, is searched for in all forms.
 """
 
 import re
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from voicemem.protocol.types import SPACELESS
 
 WORDS_VERSION = 1
-"""Raise it with every change of `words_of`: indexes are then made again."""
+"""Raise it with every change of `words_of`: indexes are then rebuilt."""
 MAX_QUERY_WORDS = 64
 MAX_WORD = 64
-"""Characters of a word; the rest of a longer one is left out."""
+"""The most characters of a word; the rest is left out."""
 ASCII_WORDS = re.compile("[a-z0-9]+")
 PAIRED = re.compile(f"{SPACELESS.pattern[:-1]}\uac00-\ud7a3]+")
-"""A run of characters that are taken in pairs: scripts without spaces, and Korean, whose particles have none."""
+"""A run of characters that are taken in pairs: of scripts without spaces, and of Korean, for its attached particles."""
 WORDS = re.compile("(?:[^\\W_]|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])+")
 """The vowel signs of Thai, Lao, Burmese and Khmer are no letters to `\\w`."""
 ACCENTS = re.compile("[\u0300-\u036f]")
@@ -44,19 +44,19 @@ CHINESE = (
 )
 
 ALSO_ENGLISH = frozenset(["den", "die", "hat", "man", "war"])
-"""German words that say nothing, which say something in English."""
+"""German stop words that are meaningful in English."""
 STOP_WORDS = frozenset(f"{ENGLISH} {GERMAN} {CHINESE}".split())
-"""As `words_of` writes them: in lower case and without accents."""
+"""Stop words, as `words_of` writes them: in lower case and without accents."""
 NOT_ONLY_GERMAN = """
 als am an bei da das den des die dies du er es fur hat in ins ja kann man mit muss noch nun nur ob sein sind so soll um
 uns vor war was wie will wo
 """
-"""Frequent German words that say nothing, since other languages have them too."""
+"""Frequent German words that do not identify the language, since others have them too."""
 GERMAN_MARKS = frozenset(GERMAN.split()) - frozenset(NOT_ONLY_GERMAN.split())
 """Any of these makes a query German."""
 GERMAN_ENDINGS = ("ern", "est", "ten", "tet", "em", "en", "er", "es", "et", "st", "te", "e", "n", "s", "t")
 SHORTEST = 4
-"""Letters that a word must have without its ending."""
+"""The fewest letters of a word without its ending."""
 ENGLISH_FORMS = """
 arise arose arisen / awake awoke awoken / beat beaten / become became / begin began begun / bend bent / bite bit bitten
 bleed bled / blow blew blown / break broke broken / bring brought / build built / burn burnt / buy bought
@@ -96,25 +96,25 @@ nein danke bitte hallo gut gute guten morgen abend tag tschuss genau prima super
 你好 您好 谢谢 好的 再见 没有 是的 没事
 """
 SMALL_TALK = frozenset(POLITE.split())
-"""Words with which nothing is asked for."""
+"""Words of small talk, which are not worth a search."""
 
 
 class QueryWord(NamedTuple):
-    """A word that a query asks for; with `is_prefix`, words that begin with it."""
+    """A word of a query; with `is_prefix`, it finds all words that begin with it."""
 
     text: str
     is_prefix: bool = False
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text that is indexed, in order, without accents and in lower case."""
+    """Return the words of a text for the index, in order, without accents and in lower case."""
     return split_words(text, with_last=True)
 
 
 def query_words(text: str, in_all_forms: bool = True) -> list[QueryWord]:
-    """The words that a query asks for, each once; without those that say nothing, unless it has no others.
+    """Return the words of a query, each once, without stop words unless it has no others.
 
-    `in_all_forms`: any of them is enough, so those in other forms are asked for too, as `bought` for `buy`.
+    `in_all_forms`: one match is enough, so other forms are included, such as `bought` for `buy`.
     """
     words = list(dict.fromkeys(split_words(text, with_last=False)))
     if not GERMAN_MARKS.isdisjoint(words):
@@ -128,7 +128,7 @@ def query_words(text: str, in_all_forms: bool = True) -> list[QueryWord]:
 
 
 def says_something(text: str) -> bool:
-    """Return whether a text has words that are worth a search: others than those that say nothing."""
+    """Return whether a text has words that are worth a search, besides stop words and small talk."""
     return any(word not in STOP_WORDS and word not in SMALL_TALK for word in split_words(text, with_last=False))
 
 
@@ -137,7 +137,7 @@ def query_word(word: str) -> QueryWord:
 
 
 def german_word(word: str) -> QueryWord:
-    """A word of a German query: it finds every word with the same beginning, unless it is too short for that."""
+    """Return a word of a German query: a prefix without its ending, unless the word is too short."""
     if len(word) < SHORTEST or not word.isalpha() or PAIRED.match(word):
         return query_word(word)
     endings = (one for one in GERMAN_ENDINGS if word.endswith(one) and len(word) - len(one) >= SHORTEST)
@@ -145,7 +145,7 @@ def german_word(word: str) -> QueryWord:
 
 
 def split_words(text: str, with_last: bool) -> list[str]:
-    """The words of a text. `with_last`: also the last character of a run of pairs alone."""
+    """Return the words of a text; `with_last` adds the last character of each run of pairs."""
     if text.isascii():
         return [word[:MAX_WORD] for word in ASCII_WORDS.findall(text.lower())]
     tokens = WORDS.findall(plain(text))
@@ -155,7 +155,7 @@ def split_words(text: str, with_last: bool) -> list[str]:
 
 
 def split_token(token: str, with_last: bool) -> Iterator[str]:
-    """The words of a piece without spaces, which may be of several scripts."""
+    """Yield the words of a piece without spaces, which may be of several scripts."""
     end = 0
     for run in PAIRED.finditer(token):
         if run.start() > end:
@@ -170,19 +170,19 @@ def split_token(token: str, with_last: bool) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """The text in lower case, with characters of one meaning written alike, and without accents."""
+    """Return the text in lower case, without accents, and with equivalent characters unified."""
     unpacked = unicodedata.normalize("NFKD", text.casefold())
     return unicodedata.normalize("NFC", ACCENTS.sub("", unpacked))
 
 
 def other_forms(word: str) -> tuple[str, ...]:
-    """The other forms of a word, in lower case; none of one whose forms have a stem in common."""
+    """Return the other forms of a word, in lower case; none if its forms share a stem."""
     base = next((base for base in bases(word) if base in FORMS), None)
     return () if base is None else tuple(form for form in FORMS[base] if form != word)
 
 
 def bases(word: str) -> Iterator[str]:
-    """Return what a word may be a regular form of, as `buying` is of `buy`, and it itself."""
+    """Yield the word, and the words that it may be a regular form of, such as `buy` for `buying`."""
     yield word
     if word.endswith("s"):
         yield word[:-1]
