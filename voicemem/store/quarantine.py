@@ -15,7 +15,7 @@ QuarantineReason = Literal["failed", "too_slow", "too_large", "damaged"]
 class QuarantineEntry(Struct, frozen=True):
     """An entry of the quarantine: the memory of a stream could not be made, and `version` does not try it again.
 
-    `version` is that of the program and its fold. `damaged` is an entry of the journal.
+    `version` is that of the program and its fold. `damaged` says that an entry of the journal is.
     """
 
     reason: QuarantineReason
@@ -43,11 +43,11 @@ SELECT_SESSIONS = f"""
 
 
 class Quarantine(Port):
-    """Streams whose memory could not be made. Entries of another `version` count as not there."""
+    """Streams whose memory could not be made. Entries of another `version` are ignored."""
 
     @writes
     def add(self, connection: Connection, key: int, entry: QuarantineEntry) -> Stream | None:
-        """Quarantine a stream; its row, or None when it is erased or was quarantined by this version."""
+        """Quarantine a stream; return its row, or None if it is erased or this version has quarantined it already."""
         row = connection.row(f"{SELECT_STREAM} for share of s", key=key)
         if row is None or connection.row(SELECT_ENTRY, key=key, version=entry.version) is not None:
             return None
@@ -55,12 +55,12 @@ class Quarantine(Port):
         return to_stream(row)
 
     async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
-        """Return the entry of a stream; None without one, and for an erased stream. Asked at each first read."""
+        """Return the entry of a stream; None without one, and for an erased stream. Called at each first read."""
         return await self.database.find(QuarantineEntry, SELECT_ENTRY, key=key, version=version)
 
     @writes
     def release(self, connection: Connection, key: int, now_ms: int) -> None:
-        """Forget that a stream is quarantined, and make its deliveries due that have waited for it."""
+        """Release a stream from quarantine, and make the deliveries that wait for it due."""
         connection.execute(DELETE_ENTRY, key=key)
         connection.execute(MAKE_DUE, key=key, now_ms=now_ms)
 
@@ -68,5 +68,5 @@ class Quarantine(Port):
         return await self.database.count(COUNT_ENTRIES, version=version)
 
     async def list_quarantined(self, version: str, limit: int) -> list[Stream]:
-        """Sessions that are quarantined, the newest entry first."""
+        """Return the quarantined sessions, the newest entry first."""
         return [to_stream(row) for row in await self.database.rows(SELECT_SESSIONS, version=version, limit=limit)]

@@ -1,7 +1,7 @@
 """Quotas and reserved names: what clients may begin and store, decided in one place for every way in (docs/limits.md).
 
-Names of producers are decided when one is opened or restored. Quotas are decided in the transaction of what they bound,
-so no two callers can both get the last of something, on any node.
+Names of producers are checked when one is opened or restored. Quotas are checked in the transaction that they bound, so
+no two clients can both get the last of something, on any node.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ OWN_SUFFIXES = (".hooks", ".observer")
 
 
 def check_producer(name: str) -> str:
-    """Return the name of a caller's producer. Raises `Refused` (`invalid_field`) for one of the service's own.
+    """Return the name of a client's producer. Raises `Refused` (`invalid_field`) for one of the service's own.
 
-    What the service journals under those has no seq: a caller who numbers events under one would have it refused.
+    The service journals events without a seq under those: a client that numbers events would have them refused.
     """
     if name in OWN_PRODUCERS or name.endswith(OWN_SUFFIXES):
         raise Refused("invalid_field", f"The producer name {name} is reserved for the service; use another one.")
@@ -36,7 +36,7 @@ COUNT_BEGUN = """
         union select key from (select key from streams where {whose} and restored_ms >= :since limit :most) b
     ) c
 """
-"""Each reads indexes only, and no more of them than the quota. What is restored may say that it started long ago."""
+"""Each reads indexes only, and at most as many entries as the quota. A restored session may have started long ago."""
 IS_OWN, IS_OF_KEY = "project = :name and kind = 'session'", "key_id = :name and key_id is not null"
 SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where id = :id"
 SELECT_KEY_ID = "select key_id from streams where key = :key"
@@ -59,7 +59,7 @@ def admit_session(rows: AdmittingRows, project: str, key_id: str | None, now_ms:
 
 
 def may_run_again(rows: AdmittingRows, project: str, key: int) -> bool:
-    """Return whether an ended session may run again beside those that are open; a refusal is counted."""
+    """Return whether an ended session may run again besides the open ones; a refusal is counted."""
     (key_id,) = rows.connection.one(SELECT_KEY_ID, key=key)
     try:
         check_quotas(rows, project, key_id, None)
@@ -69,7 +69,7 @@ def may_run_again(rows: AdmittingRows, project: str, key: int) -> bool:
 
 
 def check_quotas(rows: AdmittingRows, project: str, key_id: str | None, now_ms: int | None) -> None:
-    """Check the quotas of a project and of the key, without a time only those of open sessions; count a refusal."""
+    """Check the quotas of a project and its key; without a time, only those of open sessions. Count a refusal."""
     own = None if key_id is None else rows.connection.row(SELECT_QUOTAS_OF_KEY, id=key_id)
     try:
         for whose, name, quotas in (("project", project, rows.quotas), ("key", key_id or "", Quotas(*(own or ())))):

@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
 
 
 class RestoredSession(Struct, frozen=True, kw_only=True):
-    """The journal of a session that is to be restored, and the state of the session after it."""
+    """The journal of a session to restore, and the session's state after it."""
 
     rows: Sequence[JournalRow]
     """From position 1 on, without holes."""
@@ -52,25 +52,25 @@ class RestoredSession(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     provisional: bool = False
     ending: SessionEnding | None = None
-    """The `session.end` that no close has followed yet."""
+    """The `session.end`, if no close has followed yet."""
     secrets_of: int | None = None
     """The key of a session whose secrets are copied."""
 
 
 LIST_BYTES = 1024 * 1024
-"""JSON of configurations with which a page of a list ends: as objects they take up to twenty times as much."""
+"""Bytes of configurations as JSON at which a page of a list ends: as objects they take up to twenty times as much."""
 CLIENT_ID_LABEL = "agent-memory.session"
-"""The one label by which sessions are found without a look at each."""
+"""The one label that has an index."""
 MAX_COUNTED = 10_000
-"""Sessions that a list counts on all of its pages, at most: a project may have millions."""
+"""The most sessions that a list counts over all its pages: a project may have millions."""
 
 
 SLOW_MS = 1_000
-"""Calls with a latency from here on are found by an index."""
+"""Calls with a latency of at least this are found by an index."""
 
 
 class SavedFigures(NamedTuple):
-    """Figures of a memory at a position: bytes that are only passed on to slim rows, and what filters go by."""
+    """Figures of a memory at a position: bytes that slim rows pass on as they are, and values for filters."""
 
     key: int
     position: int
@@ -95,7 +95,7 @@ class SessionOverview(NamedTuple):
     name: str | None
     user_id: str | None
     labels: str | None
-    """As JSON; None without any, and where they take more than 2,048 characters."""
+    """As JSON; None without any, and if they take more than 2,048 characters."""
     figures_position: int | None
     figures: bytes | None
     """The figures that were last saved of its memory, and their position; None until then."""
@@ -106,7 +106,7 @@ class SessionOverview(NamedTuple):
     webhooks: DeliveryState | None
     """The worst state of its deliveries: `failed`, else `pending`, else `delivered`; None without any."""
     next_attempt_ms: int | None
-    """When the first of the pending ones is due."""
+    """When the next attempt of a pending one is due."""
 
 
 class DisconnectedProducer(NamedTuple):
@@ -123,11 +123,11 @@ class Quotas(NamedTuple):
 
     open: int = 0
     per_day: int = 0
-    """Begun since midnight, UTC."""
+    """Sessions begun since midnight, UTC."""
     stored_bytes: int = 0
     """The size of its journals, archived parts included."""
     ttl_seconds: int = 0
-    """How long sessions are kept after their end that do not say so themselves."""
+    """How long sessions without `ttl_seconds` of their own are kept after their end."""
 
 
 class Node(Struct, frozen=True):
@@ -139,7 +139,7 @@ class Node(Struct, frozen=True):
     expires_ms: int
     """When its lease is over, unless it is renewed."""
     address: str = ""
-    """Its address, for people to read; empty for a library, which has no callers."""
+    """Its address, for people to read; empty for a library, which has no clients."""
     version: str = ""
     snapshot_version: int = 0
     """The version of the snapshots that it reads."""
@@ -152,8 +152,8 @@ class Figures(NamedTuple):
     pending: int
     """Deliveries that wait, including those whose next attempt is later."""
     due: int
-    """Those that are due and not leased."""
+    """Deliveries that are due and not leased."""
     oldest_pending_ms: int | None
-    """When the oldest delivery that waits was made, however often it was attempted."""
+    """When the oldest waiting delivery was made, however often it was attempted."""
     bytes: int
     wal_bytes: int

@@ -1,7 +1,7 @@
 """Expiry, erasure and compaction of sessions.
 
-A mark makes a session unreadable at once, then its content is deleted a portion at a time. What an engine keeps of it
-outside of its tables is cleared at last (docs/storage.md, docs/postgresql.md).
+A mark makes a session unreadable at once, then its content is deleted a portion at a time. Last, an engine clears the
+traces outside of its tables (docs/storage.md, docs/postgresql.md).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from voicemem.store.users import lock_with_linked_user, unlink_other
 class ContentTable(NamedTuple):
     name: str
     key: str
-    """Tells apart the rows of a session."""
+    """The column that identifies a row within a session."""
     size: str
     """The bytes of a row; a key may have several rows."""
     is_counted: bool = False
@@ -68,7 +68,7 @@ INDEX_TABLES = (
     ContentTable("transcript_sessions", "stream", "0"),
 )
 MEMORIES = 5
-"""Memories in a portion: each may take milliseconds, where its words are overwritten."""
+"""Memories in a portion: each may take milliseconds where its indexed words must be overwritten."""
 CLAIMABLE = """
     select stream from retention where {is_due} and (node is null or node = :node or leased_until_ms <= :now_ms)
     order by {column} limit :limit
@@ -96,16 +96,16 @@ class Residue:
         """Record that content was deleted."""
 
     async def clear(self) -> bool:
-        """Remove what is left of what was noted; False when that cannot be done now, and must be tried again."""
+        """Remove the traces of deleted content; return False if that is not possible now, and must be tried again."""
         return True
 
 
 class Retention(Port):
     """Expiry and erasure of sessions. Every step is short, so that appends never wait for long.
 
-    Several workers may call these methods at a time. What one of them claims for a node, no other node gets until it
-    is done, the lease is over or the node is retired; the node itself may claim it again. A claim with nothing to do
-    writes nothing.
+    Several workers may call these methods at a time. A session that one of them claims for a node is not given to other
+    nodes until it is done, the lease is over or the node is retired; the node itself may claim it again. A claim with
+    nothing to do writes nothing.
     """
 
     def __init__(self, database: Database, memories: Memories, index: TranscriptIndex, residue: Residue) -> None:
@@ -118,7 +118,7 @@ class Retention(Port):
         self.select_filled = (
             f"select {', '.join(f'exists (select 1 from {one} where stream in :keys)' for one in names)}"
         )
-        """Tells in one step which tables have anything of some sessions: most have nothing."""
+        """Selects in one step which tables have rows of some sessions: most have none."""
 
     @writes
     def erase(self, connection: Connection, key: int, now_ms: int) -> None:
@@ -138,7 +138,7 @@ class Retention(Port):
 
     @writes
     def expire(self, connection: Connection, key: int, now_ms: int) -> bool:
-        """Erase a session if its `ttl_seconds` are over; whether it was erased."""
+        """Erase a session if its `ttl_seconds` are over; return whether it was erased."""
         stream = connection.streams.stream(key)
         if stream is None or connection.row(SELECT_IS_EXPIRED, key=key, now_ms=now_ms) is None:
             return False
@@ -150,9 +150,9 @@ class Retention(Port):
         return await claim(self.database, ERASED, node, now_ms, lease_ms, limit)
 
     async def delete_erased(self, keys: Sequence[int]) -> Sequence[int]:
-        """Delete a portion of their content: journal, deliveries, snapshots, secrets, endpoints, producers.
+        """Delete a portion of the sessions' content: index entries, memories, and the rows of all `CONTENT_TABLES`.
 
-        Returns those of which something may be left.
+        Return the sessions that may have content left.
         """
 
         def job(connection: Connection) -> Sequence[int]:
@@ -166,11 +166,11 @@ class Retention(Port):
         return keys if await self.transcript_index.delete_portion(keys) else await self.database.write(job)
 
     async def finish_erased(self) -> bool:
-        """Remove what deletion leaves behind outside of tables; False when that must be tried again."""
+        """Clear the traces of deleted content outside of tables; return False if that must be tried again."""
         return await self.residue.clear()
 
     def delete_portion(self, connection: Connection, keys: Sequence[int]) -> Sequence[int]:
-        """Delete a portion of the content of erased sessions; the last of them, of which something may be left.
+        """Delete a portion of the content of erased sessions; return those that may have content left.
 
         A job that deleted a journal of a million events at once would stop all calls.
         """
@@ -192,7 +192,7 @@ class Retention(Port):
 
 
 async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
-    """Claim sessions that a query finds for a node. Where it finds none, nothing is written."""
+    """Claim the sessions that a query finds for a node. If it finds none, nothing is written."""
     values = {"now_ms": now_ms, "node": node, "limit": limit}
 
     def job(connection: Connection) -> list[int]:
@@ -247,8 +247,8 @@ DELETE_FINISHED_PLAN = """
 class Compaction(Port):
     """Moves the runs of ended journals into compressed archives, from which they are read (docs/storage.md).
 
-    A journal is append-only, so its first part can be copied into an archive first, and its rows deleted afterwards, a
-    few at a time. Whatever is in both is the same, so a crash at any moment needs no repair.
+    A journal is append-only, so its first part can be copied into an archive, and its rows deleted afterwards, a few at
+    a time. Runs that are in both are equal, so a crash at any moment needs no repair.
     """
 
     async def claim_compactable(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
@@ -256,7 +256,7 @@ class Compaction(Port):
         return await claim(self.database, COMPACTABLE, node, now_ms, lease_ms, limit)
 
     async def compact(self, key: int) -> bool:
-        """Do a portion of compacting a journal; False when nothing is left to do. Reads and duplicates stay as before.
+        """Do a part of compacting a journal; False when nothing is left to do. Reads and duplicates are not affected.
 
         A damaged journal is left as it is.
         """
@@ -307,7 +307,7 @@ def add_archive(connection: Connection, key: int, begun: int, runs: list[RunRow]
 
 
 def delete_archived(connection: Connection, key: int) -> bool:
-    """Delete a portion of the rows that are archived; when none is left, note that and return False."""
+    """Delete a portion of the archived rows; when none is left, record that and return False."""
     portion = Portion()
     connection.row(LOCK_COMPACT_MS, stream=key)
     last = last_archived(connection, key)

@@ -44,7 +44,7 @@ SELECT_NEXT_SEQ_IN_REACH = f"select j.seq {ROWS_FROM_WAYPOINT} and j.seq > :seq 
 SELECT_NEXT_WAYPOINT = f"select j.seq from journal j where {IS_WAYPOINT} and j.seq > :seq order by j.seq limit 1"
 SELECT_LAST_SEQ = f"select j.seq + j.count - 1 {ROWS_FROM_WAYPOINT} order by j.position desc limit 1"
 IS_READABLE = "exists (select 1 from streams where key = :stream and state <> 'erased')"
-"""True if a stream is there; the content of an erased one is deleted later."""
+"""True if a stream exists and is not erased; the content of an erased one is deleted later."""
 SELECT_ARCHIVES_AFTER = f"""
     select runs, last from archives where stream = :stream and last > :after and {IS_READABLE}
     order by position limit 1
@@ -61,15 +61,15 @@ SELECT_RUNS_FROM = f"""
         from (select octet_length(j.payload) as size {RUNS_FROM} limit :runs) s
     )
 """
-"""Some of these, so few that they have no more than these bytes, and how many there are of at most `runs`."""
+"""The first of these, as many as fit into `bytes`, and how many of at most `runs` there are."""
 SELECT_ARCHIVED_SEQS = "select position, seqs from archives where stream = :stream order by position"
 SELECT_ARCHIVE = "select runs from archives where stream = :stream and position = :position"
 FIRST_RUNS, PAGE_RUNS = 50, 500
-"""Read at once, at first and at most: few callers want more, and a journal can be much larger than memory allows."""
+"""Runs read at once, at first and at most: few readers want more, and a journal can be larger than memory."""
 
 
 def verify_checksum(stream: int, position: int, payload: bytes, stored: int | None) -> None:
-    """Raise `DamagedEntry` for a run that is not what was written."""
+    """Raise `DamagedEntry` for a run that differs from what was written."""
     if stored is not None and stored != checksum(stream, position, payload):
         raise DamagedEntry
 
@@ -158,7 +158,7 @@ def find_last_seq(connection: Connection, stream: int, producer: str) -> int:
 def load_originals(
     connection: Connection, stream: int, producer: str, seq: int, next_seq: int
 ) -> tuple[dict[int, bytes], range]:
-    """Return the payloads around a seq, by seq, and a range of seqs of which these are all that are stored.
+    """Return the payloads around a seq, by seq, and the range of seqs in which no others are stored.
 
     They are those of the archive that covers it, or of the run that holds or precedes it. A seq between two runs lies
     in a gap that the producer declared, and the range is the whole gap. `next_seq` ends the last gap.
@@ -188,10 +188,10 @@ def load_originals(
 
 
 def runs_after(connection: Connection, stream: int, after: int) -> Iterator[RunRow]:
-    """The runs above position `after` of a stream that is not erased, in order, from the archives and then the journal.
+    """Yield the runs above position `after` of a stream that is not erased, in order, from archives and journal.
 
-    What is read was mostly written just now, so the journal is asked first. Each query may see its own moment, and
-    compaction may move rows in between: so what the journal lacks is looked for in the archives after that.
+    Most reads are of runs that were just written, so the journal is queried first. Each query may see its own moment,
+    and compaction may move rows in between: so runs that the journal lacks are then looked up in the archives.
     """
     most = FIRST_RUNS
     while True:
@@ -213,7 +213,7 @@ def runs_after(connection: Connection, stream: int, after: int) -> Iterator[RunR
 
 
 def page_of(runs: Iterable[RunRow], after: int, limit: int) -> list[JournalRow]:
-    """Entries after a position: at most `limit`, and about `PAGE_BYTES`. Raises `DamagedEntry`."""
+    """Return entries after a position: at most `limit`, and about `PAGE_BYTES`. Raises `DamagedEntry`."""
     rows: list[JournalRow] = []
     size = 0
     for run in runs:

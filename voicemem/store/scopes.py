@@ -1,7 +1,7 @@
-"""Scopes: whose a message or a memory is, as conditions of queries and as words of full-text indexes.
+"""Scopes: the owners of messages and memories, as conditions of queries and as words of full-text indexes.
 
-Two ids may be one person's (`store.users`). Whatever makes a user's scope a condition looks up the other id first, in
-the same transaction; only where there is one the condition is another.
+Two ids may be one person's (`store.users`). So before a user's scope becomes a condition, the other id is looked up, in
+the same transaction; the condition differs only if there is one.
 """
 
 import json
@@ -23,12 +23,12 @@ SELECT_LINKED = f"""
 
 
 def find_linked(connection: Connection, project: str, user_ids: Sequence[str]) -> list[str]:
-    """Return the other ids of the persons who have these; nearly always none."""
+    """Return the other ids of the persons with these ids; nearly always none."""
     return [linked_id for (linked_id,) in connection.rows(SELECT_LINKED, project=project, ids=user_ids)]
 
 
 def list_of_two(query: str, either: str, each: Sequence[str], order: str, limit: str) -> str:
-    """Return a query that lists by a condition of two values, as two lists that an index has in order."""
+    """Return a query that lists by a condition of two values, as two lists that an index gives in order."""
     one, other = (query.replace(either, condition) for condition in each)
     return (
         f"select * from (select * from ({one}) a union all select * from ({other}) b) c order by {order} limit {limit}"
@@ -36,7 +36,7 @@ def list_of_two(query: str, either: str, each: Sequence[str], order: str, limit:
 
 
 class Scope(NamedTuple):
-    """Whose a message is, or whose are meant: everyone's where a part is None."""
+    """The owner of a message, or the owners that a search covers: everyone where a part is None."""
 
     project: str
     namespace: str | None = None
@@ -45,7 +45,7 @@ class Scope(NamedTuple):
 
     @property
     def owner(self) -> tuple[str | None, ...]:
-        """The values that two memories that say the same must share to be one; the owner is a user, else a session."""
+        """The values that memories with the same text must share to be one; the owner is a user, else a session."""
         return self.project, self.namespace, self.user_id, self.session_id if self.user_id is None else None
 
     def query(self, linked_ids: Sequence[str] = ()) -> "QueryScope":
@@ -55,7 +55,7 @@ class Scope(NamedTuple):
 
 
 class QueryScope(NamedTuple):
-    """The scope of a query, which finds only what agrees with all parts that are given (`Users.query_scope`)."""
+    """The scope of a query, which finds only rows that match all parts that are set (`Users.query_scope`)."""
 
     project: str
     namespace: str | None = None
@@ -73,7 +73,7 @@ class QueryScope(NamedTuple):
         )
 
     def conditions(self, table: str = "", prefix: str = "") -> tuple[list[str], dict[str, Any]]:
-        """The scope as conditions of columns of its names, and their values, of which each begins with a prefix."""
+        """Return the scope's conditions on columns of a table, and their values, whose names begin with `prefix`."""
         values: dict[str, Any] = {"project": self.project, "namespace": self.namespace, "session_id": self.session_id}
         if len(self.user_ids) == 1:
             values["user_id"] = self.user_ids[0]
@@ -91,7 +91,7 @@ def scope_of(stream: Stream) -> Scope:
 
 
 def scope_terms(scope: Scope, secret: bytes) -> list[str]:
-    """One word for each part of a scope that is given, of which no two are alike."""
+    """Return one word for each part of a scope that is set; no two parts have the same word."""
     project, *parts = scope
     words = [
         scope_term(kind, project, value, secret) for kind, value in zip("nus", parts, strict=True) if value is not None
@@ -102,8 +102,8 @@ def scope_terms(scope: Scope, secret: bytes) -> list[str]:
 def query_terms(scope: QueryScope, secret: bytes) -> list[tuple[str, ...]]:
     """Return the words of a scope that a query looks up, one of each group.
 
-    Each names its project, so that of the project is needed alone only. How rare a word is, a search finds out by going
-    through all texts that have it, which may be a whole project.
+    Each names its project, so the project's own word is needed only alone. A search reads all texts with a word, which
+    may be a whole project's, to find out how rare it is.
     """
     parts = {"n": (scope.namespace,), "u": scope.user_ids, "s": (scope.session_id,)}
     groups = [

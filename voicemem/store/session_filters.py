@@ -16,10 +16,10 @@ from voicemem.store.streams import SESSION_KIND
 class SessionFilter(Struct, frozen=True, kw_only=True):
     """A filter of sessions: those for which all conditions hold.
 
-    `label` is a name and its value. `after` is the (started_ms, key) of the last session of the page before.
-    `interrupted`, `slow_ms` (the longest end-to-end latency is at least that) and `outcome` are those of the figures
-    that were saved last. `webhook` means sessions with any delivery in that state. `keys` are those to choose among.
-    With `user_id` those of another id of the same person are meant too, unless it is `of_id_alone`.
+    `label` is a name and its value. `after` is the (started_ms, key) of the last session of the previous page.
+    `interrupted`, `slow_ms` (the longest end-to-end latency is at least that) and `outcome` are compared with the
+    figures saved last. `webhook` means sessions with any delivery in that state. `keys` are the candidates. `user_id`
+    includes the other id of the same person, unless it is `of_id_alone`.
     """
 
     project: str
@@ -43,7 +43,7 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
 
 IN_PROJECT = "s.project = :project and s.kind = :kind"
 IS_LISTED = f"{IN_PROJECT} and s.state <> 'erased'"
-"""The condition of the index by start. Where a state is asked for, the index by state leads to fewer sessions."""
+"""The condition of the index by start. If a state is requested, the index by state leads to fewer sessions."""
 NEWEST_FIRST = "started_ms desc, key desc"
 OF_USER, OF_LINKED, OF_EITHER = "s.user_id = :user_id", "s.user_id = :linked_id", "s.user_id in :user_ids"
 CONDITIONS = {
@@ -69,12 +69,12 @@ HAS_CLIENT_ID = f"""case when json_valid(cast(s.config as text))
 
 
 def label_digest(name: str, value: str) -> bytes:
-    """Return a digest that finds the sessions with a label, in place of both, which are too long for an index."""
+    """Return a digest that finds the sessions with a label: name and value are too long for an index."""
     return sha256(msgspec.json.encode([name, value])).digest()
 
 
 def is_scan(query: SessionFilter) -> bool:
-    """Return whether a list is found by looking through rows, which may be all of a project's, not by an index."""
+    """Return whether a list is found by reading rows, possibly all of a project's, and not by an index."""
     checked = (query.channel, query.interrupted, query.slow_ms, query.outcome, query.webhook, query.keys)
     has_label = query.label is not None and query.label[0] != CLIENT_ID_LABEL
     return has_label or any(condition is not None for condition in checked)
@@ -95,7 +95,7 @@ def with_linked(connection: Connection, query: SessionFilter) -> SessionFilter:
 
 
 def in_order(sql: str, query: SessionFilter, limit: str) -> str:
-    """Return a query that lists sessions: those of both ids of one person by an index, too."""
+    """Return a query that lists sessions in order, by an index also for two ids of one person."""
     if query.linked_id is None:
         return sql
     return list_of_two(sql, OF_EITHER, (OF_USER, OF_LINKED), NEWEST_FIRST, f":{limit}")

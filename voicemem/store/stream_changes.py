@@ -1,8 +1,8 @@
 """Changes to sessions, and appends to them, over the rows of a transaction (`StreamRows`): all engines decide alike.
 
-A stream's `position` and a producer's `next_seq` follow from where the journal ends, so an ordinary append writes the
+A stream's `position` and a producer's `next_seq` follow from the end of the journal, so an ordinary append writes the
 journal only; their own rows are written when anything else about them changes. The rules that need no rows are in
-`streams`.
+`streams` and `append_rules`.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ from voicemem.store.runs import find_last_seq, load_originals
 from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, SessionEnding, Stream
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
-"""The columns of `streams` s; `position` is that of the last time the row was saved."""
+"""The columns of `streams` s; `position` is the one when the row was last saved."""
 POSITION = """greatest(s.position, coalesce((
     select j.position + j.count - 1 from journal j where j.stream = s.key order by j.position desc limit 1
 ), 0))"""
@@ -66,18 +66,18 @@ SAVE_PRODUCER = upsert("producers", ["stream", "name"], ProducerState.__struct_f
 
 
 class Conflict(Exception):
-    """Another transaction took a name or a key in between: this one is to be run again."""
+    """Another transaction took a name or a key in between: run this one again."""
 
 
 class StreamRows(ABC):
     """Streams, producers and journals of one transaction; the job may change what it gets.
 
-    Each engine has its own way to keep rows at hand, to lock streams and to insert runs.
+    Each engine has its own way to cache rows, to lock streams and to insert runs.
     """
 
     connection: Connection
     quotas: Quotas
-    """Checked by those who add a session or events."""
+    """Checked before a session or events are added."""
     count_quota_refusal: Callable[[str], None]
     """Called with the name of a quota, on any thread, for each session or event that it refuses."""
 
@@ -103,12 +103,12 @@ class StreamRows(ABC):
 
     @abstractmethod
     def is_full(self, project: str) -> bool:
-        """Return whether a project has used up its bytes, where they are bounded."""
+        """Return whether a project has used up its bytes; False without a quota."""
 
     def admit_bytes(self, project: str) -> None:
         """Raise `QuotaExceeded` if the project has used up its bytes; a refusal is counted.
 
-        Asked before everything that callers store, but for ends, and for what frees bytes.
+        Called before clients' content is stored, except for ends, and for changes that free bytes.
         """
         if self.is_full(project):
             self.count_quota_refusal("stored_bytes")
@@ -120,10 +120,10 @@ class StreamRows(ABC):
 
     @abstractmethod
     def count_stored(self, key: int, size: int) -> None:
-        """Count bytes added to archives, deliveries, configuration or secrets of a stream, or below zero, deleted."""
+        """Count bytes added to a stream's archives, deliveries, configuration or secrets; negative if deleted."""
 
     counts_stored = False
-    """True if `count_stored` counts; else it need not be worked out how many bytes there are."""
+    """True if `count_stored` counts; else the number of bytes need not be computed."""
 
     # Streams
 
@@ -135,7 +135,7 @@ class StreamRows(ABC):
         return None if row is None else self.stream(row[0])
 
     def load_stream(self, key: int) -> Stream | None:
-        """Read a stream's row, after the runs that were added."""
+        """Write the added runs, then read a stream's row."""
         self.flush()
         row = self.connection.row(SELECT_STREAM, key=key)
         return None if row is None else to_stream(row)
@@ -167,17 +167,17 @@ class StreamRows(ABC):
         self.note_changed([stream.key])
 
     def save_overview(self, stream: Stream) -> None:
-        """Repeat what lists show of a session's configuration."""
+        """Copy the settings that lists show out of a session's configuration."""
         self.connection.execute(SAVE_OVERVIEW, stream=stream.key, **streams.overview_values(stream.config))
 
     def forget_name(self, stream: Stream) -> None:
-        """Forget the name of a stream that is about to get another."""
+        """Drop the cached name of a stream that is about to get another."""
         return
 
     # Producers
 
     def load_producer(self, key: int, name: str) -> ProducerState:
-        """Read a producer's row, and where its seqs end in the journal."""
+        """Read a producer's row, and its last seq in the journal."""
         self.flush()
         next_seq = find_last_seq(self.connection, key, name) + 1
         row = self.connection.row(SELECT_PRODUCER, stream=key, name=name)
@@ -200,7 +200,7 @@ class StreamRows(ABC):
 
 
 def stream_values(stream: Stream) -> dict[str, Any]:
-    """Return the values of `INSERTED`, but for the key that began it."""
+    """Return the values of `INSERTED`, except the API key that began it."""
     config, values = stream.config, msgspec.structs.asdict(stream)
     values |= {"config": msgspec.json.encode(config), "due_ms": streams.close_due_ms(stream)}
     return values | {"name": config.get("name"), "user_id": config.get("user_id"), "channel": config.get("channel")}
@@ -285,12 +285,12 @@ def save_secrets(rows: StreamRows, stream: Stream, session_patch: SessionPatch, 
 
 
 def plan_retention(rows: StreamRows, stream: Stream) -> None:
-    """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
+    """Set when the journal of a session that has just ended is to be compacted, and when the session expires."""
     compact_ms, expires_ms = streams.retention_times(stream, rows.quotas.ttl_seconds)
     rows.connection.execute(PLAN_RETENTION, stream=stream.key, compact_ms=compact_ms, expires_ms=expires_ms)
 
 
-# Sessions that are there
+# Existing sessions
 
 
 def refuse_erased(stream: Stream) -> None:
@@ -317,13 +317,13 @@ def apply_session_patch(rows: StreamRows, stream: Stream, session_patch: Session
 
 
 def declare_gap(rows: StreamRows, stream: Stream, producer: ProducerState, from_seq: int, now_ms: int) -> None:
-    """Journal which seqs a producer can no longer send. The caller saves both rows."""
+    """Journal the seqs that a producer can no longer send. The caller saves both rows."""
     rows.append_server_event(stream, now_ms, gap_event(producer.name, range(producer.next_seq, from_seq)))
     producer.next_seq = from_seq
 
 
 def gap_event(producer: str, seqs: range) -> bytes:
-    """Return the event that says that these seqs of a producer are not there."""
+    """Return the event that says that these seqs of a producer are missing."""
     gap = {"type": "session.gap", "producer": producer, "from_seq": seqs.start, "to_seq": seqs.stop - 1}
     return msgspec.json.encode(gap)
 
@@ -340,7 +340,7 @@ def reopen(rows: StreamRows, stream: Stream, now_ms: int) -> None:
 def take_times(rows: StreamRows, stream: Stream, ending: SessionEnding, now_ms: int) -> None:
     """Take the times of the call itself from its end, which may come long after it. The caller saves the stream's row.
 
-    As one that is restored, the session counts for quotas when it was made.
+    Like a restored one, the session counts for quotas at the time when it was created.
     """
     if ending.began_ms is not None and streams.EARLIEST_MS < ending.began_ms <= ending.ts <= now_ms:
         stream.ended_ms = ending.ts
@@ -401,9 +401,9 @@ class BatchAppend:
         self.offers = batch.as_offers()
         self.now_ms = now_ms
         self.is_full = full
-        """True if the project has used up its bytes: then nothing but ends is taken, so that calls can end."""
+        """True if the project has used up its bytes: then only ends are stored, so that calls can end."""
         self.left_out: range | None = None
-        """Seqs in a row that were refused since the bytes are used up: one gap is journaled for all of them."""
+        """Consecutive seqs that were refused since the bytes are used up: one gap is journaled for all of them."""
         self.leaves_out = False
         self.open_run: JournalRun | None = None
         self.payloads: list[bytes] = []
@@ -411,16 +411,16 @@ class BatchAppend:
         self.stored: dict[int, bytes] = {}
         """Payloads by seq: of this batch, which may repeat itself, and the originals of events that were resent."""
         self.known_seqs: list[range] = []
-        """Of these seqs `stored` has all that are; what it lacks is in a gap."""
+        """Ranges for which `stored` is complete: a seq that it lacks is in a gap."""
         self.left_out_before: list[range] = []
-        """Those of the gaps among them that a quota has left, in their order."""
+        """The gaps among them that a quota has left, in order."""
 
     def run(self) -> AppendResult:
         if self.batch.expected_position not in (None, self.stream.position):
             return AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
         keeps_seqs_only = all(offer.seq is not None and offer.ending is None for offer in self.offers)
         if self.is_full and self.stream.state == "running" and self.is_new and keeps_seqs_only:
-            refused = [self.refuse_full(offer) for offer in self.offers]  # as at an open, so that names take no room
+            refused = [self.refuse_full(offer) for offer in self.offers]  # as at an open, so that names take no bytes
             return AppendResult(self.stream, self.producer.next_seq, None, refused)
         reopens = (
             not self.is_full
@@ -449,17 +449,17 @@ class BatchAppend:
 
     @property
     def is_new(self) -> bool:
-        """True if no event of the producer has come before, and it was not opened."""
+        """Return whether the producer has sent no event before, and was not opened."""
         return self.before.epoch == 0 and self.before.next_seq == 1
 
     def needs_producer_row(self) -> bool:
-        """True if its row must be saved: after its first event, or a change that does not follow from the journal."""
+        """Return whether its row must be saved: after its first event, or a change that the journal does not show."""
         before, after = self.before, self.producer
         first = self.is_new and after.next_seq > 1
         return first or msgspec.structs.replace(before, next_seq=after.next_seq) != after
 
     def is_expected_back(self, outcomes: Sequence[Outcome]) -> bool:
-        """True if the producer must be noted as expected: it has no connection, and may have more to send."""
+        """Return whether the producer must be noted as expected: it has no connection, and may send more."""
         return (
             self.batch.expected_until_ms is not None
             and must_note_expected(self.producer, self.batch.expected_until_ms)
@@ -478,7 +478,7 @@ class BatchAppend:
         return admit(running, producer, self.batch.epoch, offer) is None
 
     def admits_gap(self) -> bool:
-        """Return whether the batch declares seqs missing, and may, in a session that is running."""
+        """Return whether the batch declares missing seqs, and may do so in a running session."""
         producer = self.producer
         return (
             self.batch.from_seq is not None
@@ -523,7 +523,7 @@ class BatchAppend:
         return Outcome(code=offer.refusal or "quota_exceeded")
 
     def note_left_out(self) -> None:
-        """Journal one gap for all that was left out so far, under its first seq: by that a resend finds it."""
+        """Journal one gap for all events left out so far, under its first seq, by which a resend finds it."""
         if self.left_out is not None:
             self.stream.position += 1
             name, seq = self.producer.name, self.left_out.start
@@ -534,7 +534,8 @@ class BatchAppend:
     def add_to_run(self, offer: Offer, payload: bytes) -> None:
         """Add an event to the newest run, or begin one.
 
-        What a batch stores has consecutive positions and seqs, so it is one run, unless its times of receipt differ.
+        The events that a batch stores have consecutive positions and seqs, so they are one run, unless their times of
+        receipt differ.
         """
         run = self.open_run
         if run is None or run.received_ms != offer.received_ms:
@@ -545,14 +546,14 @@ class BatchAppend:
         self.payloads.append(payload)
 
     def apply_effect(self, offer: Offer) -> str | None:
-        """Apply an update or an end to the stream. Returns the code of an event that is refused."""
+        """Apply an update or an end to the stream; return the code if the event is refused."""
         if offer.update is not None:
             try:
                 apply_session_patch(self.rows, self.stream, offer.update, self.now_ms)
             except Refused as refused:
                 return refused.code
         if offer.ending is not None:
-            self.producer.ended, self.producer.node = True, None  # its connection counts no more, so none has to leave
+            self.producer.ended, self.producer.node = True, None  # its connection no longer counts: no `leave` needed
             if self.stream.ending_ms is None:
                 self.stream.ending_ms = self.now_ms
                 self.stream.ending_ts, self.stream.ending_reason = offer.ending.ts, offer.ending.reason
@@ -560,12 +561,12 @@ class BatchAppend:
         return None
 
     def compare_duplicate(self, offer: Offer, seq: int) -> Outcome:
-        """Compare an event with what is stored under its seq.
+        """Compare an event with the one stored under its seq.
 
         The same event is acknowledged again, a refused one is refused again, and a different one is a conflict.
         """
         if not (seq in self.stored or any(seq in seqs for seqs in self.known_seqs)):
-            # A whole gap is noted: a producer that resends thousands of events from it costs one search.
+            # A whole gap is remembered: a producer that resends thousands of its events costs one search.
             self.open_run = None  # it is written now, and cannot grow any more
             self.rows.flush()
             whose = self.rows.connection, self.stream.key, self.producer.name

@@ -15,7 +15,7 @@ from voicemem.protocol.types import JsonObject
 SESSION_KIND, USER_KIND = "session", "user"
 """Kinds of streams; a user's is never closed."""
 ERASED_USER_KIND = "erased user"
-"""The kind of the row that is left of an erased user's stream."""
+"""The kind of the row that remains of an erased user's stream."""
 END_GRACE_MS = 2_000
 """How long after the first `session.end` a session waits for the last words of its other producers."""
 EXPECTED_BACK_MS = 10_000
@@ -23,12 +23,12 @@ EXPECTED_BACK_MS = 10_000
 and after the end of the node that it was connected to. An end waits for these producers, but never longer than the
 grace."""
 EARLIEST_MS = 10**11
-"""A time in 1973: what is between 0 and this is not a Unix time in ms."""
+"""A time in 1973: a number between 0 and this is no Unix time in ms."""
 NAME_TAKEN = "A session of this name is running already."
 IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
 """The settings that a slim row repeats."""
 MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
-"""Characters of a text that a slim row repeats, and of all labels as JSON; what has more of these shows none."""
+"""Characters of a text that a slim row repeats, and of all labels as JSON; longer labels are not shown."""
 
 
 class SessionEnding(NamedTuple):
@@ -37,7 +37,7 @@ class SessionEnding(NamedTuple):
     provisional: bool = False
     """For an idle close: a producer that comes back reopens the session."""
     began_ms: int | None = None
-    """When the call began, where its end says so: then both times are the session's."""
+    """When the call began, if its end says so: then both times are the session's."""
 
 
 class ProducerState(Struct, gc=False):
@@ -81,7 +81,7 @@ class Stream(Struct, gc=False):
 
 
 class ClosedSession(NamedTuple):
-    """A session that was just closed, with what the last entry of its journal says, and when that was made."""
+    """A session that was just closed, its ending as journaled, and when that entry was made."""
 
     stream: Stream
     ending: SessionEnding
@@ -103,7 +103,7 @@ def is_expected(producer: ProducerState, now_ms: int) -> bool:
 
 
 def close_due_ms(stream: Stream) -> int | None:
-    """The time to close a session if nothing more happens; None when it is not running, and for a user's stream."""
+    """Return when to close a session if nothing more happens; None if it is not running, and for a user's stream."""
     if stream.state != "running" or stream.kind != SESSION_KIND:
         return None
     durations = msgspec.convert(stream.config, Durations)
@@ -129,7 +129,7 @@ def ending_if_due(stream: Stream, now_ms: int) -> SessionEnding | None:
 
 
 def break_off(stream: Stream, now_ms: int, is_awaited: Callable[[int], bool]) -> int | None:
-    """Let a running session fall silent, all of whose connections have broken; when it is to be closed then.
+    """Note that all connections of a running session are lost; return when the session is then to be closed.
 
     A committed end waits for the producers that are expected back and have not ended (`is_awaited` of the key) as if
     it had just been committed; without any, it is due now.
@@ -145,7 +145,7 @@ def break_off(stream: Stream, now_ms: int, is_awaited: Callable[[int], bool]) ->
 def retention_times(stream: Stream, default_ttl_s: int) -> tuple[int, int | None]:
     """Return the times of a session that has just ended: when its journal is compacted, and when it expires, if ever.
 
-    `default_ttl_s` is for one that does not say; 0: never.
+    `default_ttl_s` is for sessions without `ttl_seconds`; 0: never.
     """
     durations = msgspec.convert(stream.config, Durations)
     ended = stream.ended_ms or 0
@@ -155,7 +155,7 @@ def retention_times(stream: Stream, default_ttl_s: int) -> tuple[int, int | None
 
 
 def mark_erased(stream: Stream, now_ms: int) -> None:
-    """Take everything out of the row. It stays without content, so that a late event cannot create it again."""
+    """Clear the row. It stays without content, so that a late event cannot create the session again."""
     stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     stream.provisional = False

@@ -1,6 +1,6 @@
 """The transcript index: the messages of all sessions, found by their words.
 
-It can be thrown away: the journals give the same again. SQLite has it in a file of its own, PostgreSQL in tables of the
+It can be deleted: the journals give the same again. SQLite has it in a file of its own, PostgreSQL in tables of the
 database. Full-text search and its ranking are the engine's own (`MessageFullText`).
 """
 
@@ -26,7 +26,7 @@ from voicemem.store.transcript_search import FoundMessage, TranscriptQuery, find
 
 T = TypeVar("T")
 MAX_LOOKS = 20_000
-"""Messages that are looked at for the sessions in which they were said."""
+"""The most messages that are read to find sessions by words."""
 
 
 class TranscriptUpdate(Struct, frozen=True):
@@ -37,17 +37,17 @@ class TranscriptUpdate(Struct, frozen=True):
     scope: Scope
     started_ms: int
     turns: Mapping[int, Sequence[Passage]]
-    """All passages of each turn, also of turns that have none any more."""
+    """All passages of each turn; a turn may have none any more."""
     since: int | None = None
-    """The turns are those that have changed since this position; None when they are all."""
+    """The position since which the turns have changed; None if these are all turns."""
     continues: bool = False
-    """True if there was an update with other turns of them before, of the same position."""
+    """True if an earlier update of the same position had other turns of these."""
     rest: Sequence[int] = ()
-    """Those that the next ones will bring."""
+    """The turns in later updates."""
 
 
 class IndexedSession(NamedTuple):
-    """A session as the index has it, besides its messages."""
+    """A session in the index, without its messages."""
 
     key: int
     position: int
@@ -90,7 +90,7 @@ SELECT_TURNS = f"""
 """
 MESSAGE_FIELDS = ("stream", *PASSAGE_FIELDS, "length")
 ALL, OTHERS, ONE = "true", "turn not in :turns", "turn = :turn and number = :number"
-"""The messages of a session that are removed."""
+"""Conditions for the messages of a session that are removed."""
 TABLES = ("transcript_vectors", "transcript_messages", "transcript_sessions")
 
 
@@ -102,7 +102,7 @@ class Part(NamedTuple):
     passages: list[Passage]
     first: int = 0
     last: int = MAX_INTEGER
-    """From the number `first` to before `last`, the turns have these passages, and no others."""
+    """From number `first` up to, but not including, `last`, the turns have these passages and no others."""
     is_first: bool = False
     is_last: bool = False
 
@@ -149,7 +149,7 @@ def slices(passages: Sequence[Passage]) -> Iterator[tuple[int, int]]:
 
 
 class IndexDatabase(Protocol):
-    """The database of the index: the store's own, or one apart from it."""
+    """The database of the index: the store's, or a separate one."""
 
     has_own_database: bool
     """True for a database of its own, of this process alone."""
@@ -165,13 +165,13 @@ class IndexDatabase(Protocol):
     async def write_readable(self, keys: Sequence[int], job: Callable[[Connection, Collection[int]], T]) -> T:
         """Run a job in a transaction with those of these sessions that are not erased.
 
-        A session may be erased at the same time, and what it has in the index be deleted before this writes. So the
-        sessions are looked up in the transaction, and what deletes comes after it.
+        A session may be erased at the same time, and its rows in the index deleted before this writes. So the sessions
+        are looked up in the transaction, and deletions come after it.
         """
 
 
 class MessageFullText(Port, ABC):
-    """The full-text search of an engine over messages: words are in their rows, or apart from them."""
+    """The full-text search of an engine over messages: words are in their rows, or in a table of their own."""
 
     @property
     def secret(self) -> bytes:
@@ -181,19 +181,19 @@ class MessageFullText(Port, ABC):
     """The columns of `transcript_messages` that only this engine has, and the SQL of what goes into each."""
 
     def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
-        """The values of the parameters in `columns`, and how many words a message is found by, where that counts."""
+        """Return the values of the parameters in `columns`, and the number of indexed words, if it is used."""
         return {"length": 0}
 
     def add(self, connection: Connection, session: IndexedSession, passages: Sequence[Passage]) -> None:
-        """Let messages that were inserted be found by their words."""
+        """Index the words of inserted messages."""
         return
 
     def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
-        """Take out the words of the messages that are about to be deleted."""
+        """Remove the words of messages that are about to be deleted."""
         return
 
     def clear(self, connection: Connection) -> None:
-        """Take out all words."""
+        """Remove all words."""
         return
 
     @abstractmethod
@@ -210,9 +210,9 @@ class MessageFullText(Port, ABC):
 class TranscriptIndex(Port):
     """The messages of all sessions, by their words.
 
-    It is written in the background, and never in the transaction of an append. What a query may see is part of the
-    query itself: a message of another project, or outside of the scope, is not looked at. The scores of messages rest
-    on how frequent words are; a repeated query may order them differently when others were added in between.
+    It is written in the background, and never in the transaction of an append. The scope is part of the query itself: a
+    message of another project, or outside of the scope, is not read. The scores of messages depend on how frequent
+    words are; a repeated query may order them differently if others were added in between.
     """
 
     def __init__(self, database: Database, index: IndexDatabase, words: MessageFullText, claims: Claims) -> None:
@@ -230,10 +230,10 @@ class TranscriptIndex(Port):
         return self.index.resets
 
     async def index_messages(self, updates: Sequence[TranscriptUpdate]) -> list[int]:
-        """Replace what is indexed of these sessions; the keys of those of which everything is needed instead.
+        """Replace the indexed messages of these sessions; return the keys of those that must be passed as a whole.
 
-        That is so when a part is given (`since`), and the index does not know the session up to there, or knows it in
-        another scope. Does nothing to a session that is erased, or is indexed up to a later position already.
+        A session must be if only a part is passed (`since`), and the index does not know it up to there, or knows it in
+        another scope. Nothing is done to a session that is erased, or indexed up to a later position already.
         """
         incomplete = list[int]()
         for portion in portions(sorted(updates, key=lambda update: update.key)):
@@ -253,9 +253,9 @@ class TranscriptIndex(Port):
         return await self.index.read(job)
 
     async def newest_messages(self, keys: Sequence[int], limit: int, length: int) -> list[FoundMessage]:
-        """The messages that were heard last in each of these sessions, at most `limit` of each, the newest first.
+        """Return the newest messages heard in each of these sessions, at most `limit` of each, the newest first.
 
-        Of each text there are the first `length` characters.
+        Each text is cut to its first `length` characters.
         """
 
         def job(connection: Connection) -> list[FoundMessage]:
@@ -267,16 +267,16 @@ class TranscriptIndex(Port):
     async def find_sessions(self, scope: QueryScope, words: Sequence[QueryWord], limit: int) -> list[int]:
         """Return the keys of sessions in which all of these words were said in one message.
 
-        Those whose messages were indexed last are found, from `MAX_LOOKS` messages that have the words.
+        The newest `MAX_LOOKS` messages with the words are searched.
         """
         if not words:
             return []
         return await self.index.read(lambda connection: self.words.find_sessions(connection, scope, words, limit))
 
     async def check_index(self, after_key: int, limit: int) -> Check[Stream]:
-        """Look at some sessions of all projects, by key: which have grown since they were indexed.
+        """Check some sessions of all projects, by key, for those that have grown since they were indexed.
 
-        What is indexed of erased ones in a database of its own is deleted on the way.
+        Rows of erased sessions in a separate database are deleted on the way.
         """
         values = {"after": after_key, "limit": limit}
         looked_at = await self.database.scan(lambda connection: connection.rows(LOOK_AT_SESSIONS, **values))
@@ -291,7 +291,7 @@ class TranscriptIndex(Port):
         return checked(looked_at, limit, list(map(to_stream, rows)))
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
-        """Claim the look at all sessions; False while another node has it. It is freed as other claims are."""
+        """Claim the check of all sessions; False while another node has it. It is freed like other claims."""
         return self.index.has_own_database or await self.claims.claim(INDEX_CHECK, 0, node, now_ms, lease_ms)
 
     async def count_sessions_to_index(self) -> int:
@@ -308,9 +308,9 @@ class TranscriptIndex(Port):
         await self.index.write(job)
 
     async def delete_portion(self, keys: Sequence[int]) -> bool:
-        """Delete a portion of what an index apart has of these sessions; False when nothing is left.
+        """Delete a portion of these sessions' rows in a separate index; False when nothing is left.
 
-        It is looked for in the transaction, behind everything that was begun before the sessions were erased.
+        They are looked up in the transaction, after every job that began before the sessions were erased.
         """
 
         def job(connection: Connection) -> bool:
@@ -322,7 +322,7 @@ class TranscriptIndex(Port):
     # In a transaction of the index
 
     def remove_portion(self, connection: Connection, session: IndexedSession) -> bool:
-        """Remove some messages of a session, and at last the session; True."""
+        """Remove some messages of a session, and finally the session; return True."""
         rows = connection.rows(SELECT_PORTION, key=session.key, limit=PORTION)
         for turn, number in rows:
             self.remove(connection, session, ONE, turn=turn, number=number)
@@ -331,14 +331,14 @@ class TranscriptIndex(Port):
         return True
 
     def index_parts(self, parts: Sequence[Part], connection: Connection, readable: Collection[int]) -> list[int]:
-        """Put parts of updates into the index; the keys of sessions of which everything is needed instead."""
+        """Index parts of updates; return the keys of sessions that must be passed as a whole."""
         present = [part for part in parts if part.update.key in readable]
         return [part.update.key for part in present if not self.index_part(connection, part)]
 
     def index_part(self, connection: Connection, part: Part) -> bool:
-        """Put a part of an update into the index; False when everything of its session is needed instead.
+        """Index a part of an update; return False if its session must be passed as a whole.
 
-        The position stays as it was until the last part is in, and is 0 where the index had not all up to any.
+        The position stays as it was until the last part is indexed, and is 0 if the session was not complete.
         """
         update = part.update
         known = load_session(connection, update.key)
@@ -364,7 +364,7 @@ class TranscriptIndex(Port):
         return True
 
     def replace(self, connection: Connection, session: IndexedSession, part: Part) -> None:
-        """Make the rows of a part its passages; those that did not change are left alone."""
+        """Replace the rows of a part by its passages; rows that did not change stay."""
         new = {(one.turn_id, one.number): one for one in part.passages}
         where = {"turns": part.turns, "first": part.first, "last": part.last}
         for row in connection.rows(SELECT_TURNS, key=session.key, **where):

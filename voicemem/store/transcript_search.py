@@ -1,8 +1,8 @@
-"""The search for what was heard: the best messages by words, in an order that knows who and when a question means.
+"""The search for heard messages: the best by words, ordered by the speaker and the time that a question means.
 
-What a speaker said whose name the question has, or the caller where it has a pronoun of theirs, counts more; so does
-what was said at a time that the question names, and a message that tells much. A message is found by the words before
-it too, so the answer to one that has the words gives it some of its own score. The order is the same on every engine.
+Messages count more if their speaker is named in the question (or the caller by a pronoun), if they were said at a time
+that the question names, and if they say much. A message is also found by the words of the previous one, so the answer
+to a message with the words passes on some of its score. The order is the same on every engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from voicemem.store.scopes import FIRST_MS, LAST_MS, QueryScope
 from voicemem.transcript.messages import Role
 
 POOL = 100
-"""The best messages by words, which are put into another order; the others stay behind them."""
+"""How many of the best messages by words are reordered; the others stay after them."""
 NAMED_BY = 50
-"""Messages in which the names of speakers are looked for."""
+"""Messages that are searched for the names of speakers."""
 OF_SPEAKER, OF_TIME = 3.0, 2.0
-"""How much more a message counts that is of the speaker, or of the time, which the question means."""
+"""The factor for a message of the speaker, or of the time, that the question means."""
 OF_QUESTIONS = 0.5
 """Weight of a message that only asks: a statement answers more."""
 FEW_WORDS = 2
-"""Who searches for so few words looks for where they were said, and asks nothing."""
+"""A query of so few words is no question, but looks for where they were said."""
 SHORTEST, LONGEST, OF_LENGTH = 20, 200, 0.4
-"""Bytes of messages between which a longer one counts more, and the power of it: engines prefer short ones too much."""
+"""The bytes between which a longer message counts more, and the exponent: engines prefer short ones too much."""
 SENTENCE_ENDS = ".!?。！？"
 OF_ANSWER = 0.3
 """The part of a message's score that counts for the message before it, whose words it was found by."""
@@ -47,9 +47,9 @@ class MessagePlace(NamedTuple):
 
 
 class TranscriptQuery(Struct, frozen=True):
-    """A query for messages with any of the words, best first; in a page that begins after `offset` of them.
+    """A query for messages with any of the words, best first; the page begins after `offset` of them.
 
-    `since_ms` and `until_ms` bound when a message was said; the second is the first moment that is too late.
+    `since_ms` and `until_ms` bound when a message was said, without the moment `until_ms`.
     """
 
     scope: QueryScope
@@ -59,9 +59,9 @@ class TranscriptQuery(Struct, frozen=True):
     offset: int = 0
     limit: int = 10
     question: str = ""
-    """Text that the words are of: with it, speaker and time count too."""
+    """The text of the words: with it, speaker and time count too."""
     now_ms: int | None = None
-    """When it is asked; a time that the question names is seen from here."""
+    """When the question is asked; times in it are relative to this."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -70,7 +70,7 @@ class TranscriptQuery(Struct, frozen=True):
 
 
 class FoundMessage(NamedTuple):
-    """A message that was found, and how well it fits: the more, the better; comparable within one query only."""
+    """A message that was found, and its score: higher is better; comparable within one query only."""
 
     key: int
     turn_id: int
@@ -106,7 +106,7 @@ def find_messages(find: Find, query: TranscriptQuery) -> list[FoundMessage]:
 
 
 def ranked(query: TranscriptQuery, messages: Sequence[FoundMessage]) -> list[FoundMessage]:
-    """Return the best messages by words, those first that are of the speaker and the time that the question means."""
+    """Return the best messages by words, the question's speaker and time first."""
     said = [(message.role, message.text) for message in messages[:NAMED_BY]]
     names = speakers_by_name(query.question, said) if len({role for role, _ in said}) == 2 else {}
     speakers = set(names.values())
@@ -131,7 +131,7 @@ def substance_of(text: str) -> float:
 
 
 def with_answers(messages: Sequence[FoundMessage]) -> list[FoundMessage]:
-    """The messages; of two that follow each other the first one counts more, since the answer has its words too."""
+    """Return the messages; of two consecutive ones the first counts more, since the answer has its words too."""
     in_order = sorted(messages, key=attrgetter("place"))
     scores = [message.score for message in in_order]
     for place, (first, second) in enumerate(pairwise(in_order)):
@@ -149,7 +149,7 @@ def is_followed_by(first: FoundMessage, second: FoundMessage) -> bool:
 
 
 def said_between(since_ms: int | None, until_ms: int | None) -> dict[str, int]:
-    """Return the bounds of a query as values; beyond all times where there is no bound."""
+    """Return the bounds of a query as values; a missing bound lies beyond all times."""
     return {
         "since_ms": FIRST_MS if since_ms is None else since_ms,
         "until_ms": LAST_MS if until_ms is None else until_ms,

@@ -10,18 +10,18 @@ PORTION_ROWS = 200
 PORTION_BYTES = 1024 * 1024
 """The bounds of a portion; the row that exceeds the bytes is its last."""
 PORTION_S = 0.001
-"""The time after which a portion that has begun ends: beside a busy event loop, each statement waits for it."""
+"""The time after which a portion that has begun ends: next to a busy event loop, each statement waits for that."""
 
 
 class Migration(NamedTuple):
-    """One step of the schema: SQL that brings a database of the version before to `version`."""
+    """One step of the schema: SQL that upgrades a database of the previous version to `version`."""
 
     version: int
     sql: str
 
 
 def migrations_of(engine: str) -> list[Migration]:
-    """Every migration of an engine, in order, from the files `NNNN_name.sql`; none is edited once it was released."""
+    """Return all migrations of an engine, in order, from the files `NNNN_name.sql`; no released one is edited."""
     folder = resources.files(engine) / "migrations"
     files = [file for file in folder.iterdir() if file.name.endswith(".sql")]
     return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)
@@ -33,7 +33,7 @@ def no_store(place: str) -> str:
 
 
 def not_ours(place: str) -> str:
-    """Return the sentence about a place that holds something else than a store of this program's."""
+    """Return the sentence about a place that holds something other than a store of this program."""
     return (
         f"{place} is not a store that this version of voicemem made: it is another program's, or of a version before"
         " the first release, and was left as it is. Start with a new store; voicemem export of the old version takes"
@@ -52,14 +52,14 @@ def on_failure(close: Callable[[], None]) -> Iterator[None]:
 
 
 class Portion:
-    """The most that one transaction deletes, so that others wait for none that is long: counts down rows and bytes."""
+    """The most that one transaction deletes, so that others do not wait long: counts down rows and bytes."""
 
     def __init__(self) -> None:
         self.rows = PORTION_ROWS
         self.bytes = PORTION_BYTES
         self.ends_s = time.monotonic() + PORTION_S
         self.selected_bytes = 0
-        """Those of the rows that were selected last."""
+        """The bytes of the rows that were selected last."""
 
     @property
     def has_begun(self) -> bool:

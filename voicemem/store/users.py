@@ -1,8 +1,8 @@
 """Users as persons: which two ids are one person's, and which users were erased.
 
 A link is in the rows of both users' own streams, as the `user_id` of their configurations. Their journals have only
-its id: what names a person must go with that person. An erased user leaves a keyed hash, by which a session is not
-given to the user afterwards.
+the link's id: whatever names a person must be erased with that person. An erased user leaves a keyed hash, so that no
+session is given to the user afterwards.
 """
 
 import hmac
@@ -36,7 +36,7 @@ SELECT_IS_KNOWN = f"""
 
 
 class Users(Port):
-    """The ids of users: links of two that are one person's, and marks of those that were erased."""
+    """The ids of users: links between two ids of one person, and marks of erased ids."""
 
     @reads_inline
     def find_linked(self, connection: Connection, project: str, user_id: str) -> str | None:
@@ -44,7 +44,7 @@ class Users(Port):
         return next(iter(find_linked(connection, project, [user_id])), None)
 
     async def query_scope(self, scope: Scope) -> QueryScope:
-        """Return the scope of a query, which means all ids of the user's person."""
+        """Return the scope of a query with all ids of the user's person."""
         linked_id = None if scope.user_id is None else await self.find_linked(scope.project, scope.user_id)
         return scope.query(() if linked_id is None else (linked_id,))
 
@@ -52,7 +52,7 @@ class Users(Port):
     def link(
         self, connection: Connection, project: str, user_id: str, other_id: str, link_id: str, now_ms: int
     ) -> bool:
-        """Make two ids one person's, in one step; False where they are so already by the same request.
+        """Link two ids of one person, in one step; False if the same request has linked them already.
 
         Raises `Refused` (`user_conflict`), `QuotaExceeded`.
         """
@@ -76,7 +76,7 @@ class Users(Port):
 
     @writes
     def unlink(self, connection: Connection, project: str, user_id: str, now_ms: int) -> bool:
-        """Remove the link of an id, from either side; False where it has none."""
+        """Remove the link of an id, from either side; False if it has none."""
         rows: StreamRows = connection.streams
         row = connection.row(SELECT_STREAM_KEY, project=project, kind=USER_KIND, id=user_id)
         user = None if row is None else lock_with_linked_user(rows, row[0])
@@ -89,7 +89,7 @@ class Users(Port):
 
     @writes
     def mark_erased(self, connection: Connection, project: str, user_id: str, now_ms: int) -> None:
-        """Note that a user is erased now: what is to be given to the user at the same time comes before, or not at all.
+        """Mark a user as erased: a session is given to the user before that, or not at all.
 
         The mark is a row without content, under a hash of the id.
         """
@@ -106,7 +106,7 @@ class Users(Port):
 
 
 def digest_of(identity: Mapping[str, bytes], project: str, user_id: str) -> str:
-    """Return the hash under which the erasure of a user is noted."""
+    """Return the hash under which the erasure of a user is recorded."""
     return hmac.digest(identity["cursor_secret"], f"erased user\0{project}\0{user_id}".encode(), "sha256").hex()
 
 
@@ -120,9 +120,9 @@ def lock_mark(rows: StreamRows, project: str, digest: str) -> Stream | None:
 
 
 def refuse_erased_user(rows: StreamRows, stream: Stream, user_id: str, identity: Mapping[str, bytes]) -> None:
-    """Raise `Refused` (`user_erased`) if a session may not be given to a user, who was erased.
+    """Raise `Refused` (`user_erased`) if a session may not be given to a user, since the user was erased.
 
-    That is so as long as no one has the id again, and always for a session that began before the erasure.
+    It may not until someone has the id again, and never if the session began before the erasure.
     """
     mark = lock_mark(rows, stream.project, digest_of(identity, stream.project, user_id))
     if mark is None or mark.ended_ms is None:
@@ -133,7 +133,7 @@ def refuse_erased_user(rows: StreamRows, stream: Stream, user_id: str, identity:
 
 
 def lock_with_linked_user(rows: StreamRows, key: int) -> Stream | None:
-    """Return a stream, locked with that of the other id of the same person, in the order in which all lock them."""
+    """Return a stream, locked together with that of the person's other id, in the order that everyone uses."""
     linked = rows.connection.row(SELECT_LINKED_KEY, key=key)
     for one in sorted({key, *(linked or ())}):
         rows.stream(one)
@@ -141,7 +141,7 @@ def lock_with_linked_user(rows: StreamRows, key: int) -> Stream | None:
 
 
 def lock_users(rows: StreamRows, project: str, user_ids: Sequence[str]) -> list[Stream | None]:
-    """Return the streams of users, as far as there are any, locked in the same order."""
+    """Return the streams of users, None where there is none, locked in the same order."""
     keys = [rows.connection.row(SELECT_STREAM_KEY, project=project, kind=USER_KIND, id=one) for one in user_ids]
     streams = {row[0]: rows.stream(row[0]) for row in sorted(row for row in keys if row is not None)}
     if any(one is None or one.state == "erased" for one in streams.values()):

@@ -1,7 +1,7 @@
 """Vectors of messages and of memories, each by the name of the embedder that made it.
 
-A query is compared with each vector of its scope, of the newest sessions first: nothing is held in RAM, and no vector
-of another scope is looked at.
+A query is compared with each vector of its scope, those of the newest sessions first: nothing is held in RAM, and no
+vector of another scope is read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from voicemem.store.transcript_search import FoundMessage, MessagePlace, said_be
 T = TypeVar("T")
 
 MAX_COMPARED = 20_000
-"""The vectors of a scope that a query is compared with: those of the newest sessions."""
+"""The most vectors of a scope that a query is compared with: those of the newest sessions."""
 MAX_NEAR = 200
-"""The best messages by vectors, and by words, of which a search that goes by both is put together."""
+"""How many of the best messages by vectors, and by words, a hybrid search combines."""
 
 
 class MemoryPlace(NamedTuple):
@@ -39,29 +39,29 @@ class TextToEmbed(NamedTuple):
 
 
 Embedded = Sequence[tuple[TextToEmbed, bytes | None]]
-"""Texts with their vectors; None for one that is to have none, and be found so."""
+"""Texts with their vectors; None for a text that has none, which is recorded too."""
 
 
 class VectorSupport(NamedTuple):
     max_compared: int
-    """The vectors of a scope that a query is compared with, at most; 0 where the store can compare none."""
+    """The most vectors of a scope that a query is compared with; 0 if the store can compare none."""
     note: str | None = None
 
 
 class VectorMath(Protocol):
-    """The vectors of an engine: how it keeps and compares them."""
+    """How an engine stores and compares vectors."""
 
     stored: str
     """The parameter `:vector` as it goes into a column."""
 
     async def prepare(self) -> VectorSupport:
-        """Make ready for vectors; called before anything else."""
+        """Prepare for vectors; called before anything else."""
 
     def value(self, vector: bytes | None) -> Any:
-        """Return what goes in as `:vector`."""
+        """Return the value of the parameter `:vector`."""
 
     def begin(self, connection: Connection) -> int:
-        """Make a connection ready; returns how many vectors may be compared, 0 where none can."""
+        """Prepare a connection; return how many vectors it may compare, 0 if none."""
 
     @property
     def cosine(self) -> str:
@@ -82,7 +82,7 @@ def floats_of(vector: bytes) -> array[float]:
 class VectorQuery(Struct, frozen=True):
     """A query for the messages whose vectors are the nearest to this one, of all that `embedder` has made.
 
-    A vector is little-endian 32-bit floats, of length 1 together. `also` are messages whose nearness is returned too.
+    A vector is little-endian 32-bit floats, of length 1. `also` are messages whose cosines are returned too.
     """
 
     scope: QueryScope
@@ -99,9 +99,9 @@ class NearestTexts(NamedTuple, Generic[T]):
 
     found: list[T]
     also: dict[Any, float]
-    """The cosines of those places that the query names, as far as they have vectors."""
+    """The cosines of the places that the query names, if they have vectors."""
     is_capped: bool
-    """True where there are more vectors for the query than were compared."""
+    """True if the query has more vectors than were compared."""
 
 
 SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased'"
@@ -111,7 +111,7 @@ SAVE = """
     select {copied}, cast(:embedder as bigint), {vector} from {texts} m where {is_place} and m.text = :text for share
     on conflict ({key}) do update set embedder = excluded.embedder, vector = excluded.vector
 """
-"""Saves a vector; what changes its text waits for that, and then deletes the vector."""
+"""Saves a vector; a change of its text waits for that, and then deletes the vector."""
 SELECT_COSINE = "select {cosine} from {vectors} v where {is_place} and embedder = :embedder and vector is not null"
 
 
@@ -121,26 +121,26 @@ Run = Callable[[Callable[[Connection], Any]], Awaitable[Any]]
 class Vectors(Port):
     """The vectors of texts of one kind, each by the name of the embedder that made it.
 
-    What changes a text, or deletes it, deletes its vector.
+    A text's vector is deleted when the text is changed or deleted.
     """
 
     texts: str
     vectors: str
     key: tuple[str, ...]
-    """The columns of a place, in both."""
+    """The columns of a place, in both tables."""
     copied: tuple[str, ...] = ()
-    """Columns that a vector repeats of its text."""
+    """Columns that a vector copies from its text."""
     is_text = "true"
-    """The condition of texts `m` that are to have vectors."""
+    """The condition for texts `m` that get vectors."""
     place: Callable[..., MessagePlace | MemoryPlace]
     check: str
-    """Selects the keys of streams behind one, and whether texts of each lack a vector."""
+    """Selects the next keys of streams, and whether texts of each lack a vector."""
     count: str
     near: str
-    """Selects, of the nearest texts, the number of vectors that were compared, and what else is returned of them."""
+    """Selects the nearest texts: the number of vectors that were compared, and the columns to return."""
 
     def __init__(self, database: Database, math: VectorMath, read: Run, write: Run) -> None:
-        """The last two run jobs where the vectors are."""
+        """`read` and `write` run jobs on the database of the vectors."""
         super().__init__(database)
         self.math = math
         self.read = read
@@ -166,7 +166,7 @@ class Vectors(Port):
         )
 
     async def check_vectors(self, embedder: str, after_key: int, limit: int) -> Check[int]:
-        """Look at some streams that have texts, by key: which have some without a vector of this embedder."""
+        """Check some streams with texts, by key, for those with texts that lack a vector of this embedder."""
         values = {"embedder": embedder_number(embedder), "after": after_key, "limit": limit}
         rows = await self.read(lambda connection: connection.rows(self.fill(self.check), **values))
         return checked(rows, limit, [key for key, is_missing in rows if is_missing])
@@ -176,14 +176,14 @@ class Vectors(Port):
         return int((await self.read(lambda connection: connection.one(self.fill(self.count), embedder=number)))[0])
 
     async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
-        """Texts of these streams, if they are not erased, that have no vector of this embedder."""
+        """Return texts of these streams, if they are not erased, that have no vector of this embedder."""
         readable = [key for (key,) in await self.database.rows(SELECT_READABLE, keys=list(keys))]
         values = {"keys": readable, "embedder": embedder_number(embedder), "limit": limit}
         rows = await self.read(lambda connection: connection.rows(self.fill(WITHOUT), **values))
         return [TextToEmbed(self.place(*place), text) for *place, text in rows]
 
     async def save_vectors(self, embedder: str, vectors: Embedded) -> None:
-        """Keep vectors of texts that still are as they were."""
+        """Store vectors of texts that have not changed since."""
         statement, number = self.fill(SAVE, vector=self.math.stored), embedder_number(embedder)
         rows = [
             dict(zip(self.key, place, strict=True)) | {"text": text, "embedder": number, "vector": self.math.value(one)}
@@ -194,7 +194,7 @@ class Vectors(Port):
     def compare(
         self, connection: Connection, limit: int, also: Sequence[Any], values: dict[str, Any], **conditions: str
     ) -> NearestTexts[Row]:
-        """Return the rows of the nearest texts, of which each begins with the number of vectors that were compared."""
+        """Return the rows of the nearest texts; each begins with the number of vectors that were compared."""
         most = self.math.begin(connection)
         if not most:
             return NearestTexts([], {}, False)
@@ -235,11 +235,11 @@ class TranscriptVectors(Vectors):
     """
 
     async def prepare_vectors(self) -> VectorSupport:
-        """Make ready for vectors, of memories too; called before any other of these methods."""
+        """Prepare for vectors, of memories too; called before any other of these methods."""
         return await self.math.prepare()
 
     async def find_near(self, query: VectorQuery) -> NearestTexts[FoundMessage]:
-        """Return the messages whose vectors are the nearest, and how near those of `also` are."""
+        """Return the messages whose vectors are the nearest, and the cosines of those of `also`."""
         clauses, whose = query.scope.conditions("s.")
         compared = {"vector": self.math.value(query.vector), "embedder": embedder_number(query.embedder)}
         values = whose | said_between(query.since_ms, query.until_ms) | compared
@@ -282,9 +282,9 @@ class MemoryVectors(Vectors):
         limit: int,
         also: Sequence[MemoryPlace] = (),
     ) -> NearestTexts[tuple[MemoryRow, float]]:
-        """Return the memories whose vectors are the nearest, with their cosines, and how near those of `also` are.
+        """Return the memories whose vectors are the nearest, with their cosines, and the cosines of those of `also`.
 
-        `after` and the filter's own limit count for nothing.
+        `after` and the filter's own limit are ignored.
         """
         conditions = Conditions(with_linked(connection, query))
         compared = {"vector": self.math.value(vector), "embedder": embedder_number(embedder)}

@@ -1,7 +1,7 @@
 """PostgreSQL's side of the seam (`voicemem.store.database`): the connections of this process, and how jobs run on them.
 
-psycopg's connections block, so each belongs to one thread at a time. There are three kinds: those on which
-appends go (`append_connections`), those of other transactions, and those that only read.
+psycopg's connections block, so each belongs to one thread at a time. There are three kinds: for appends
+(`append_connections`), for other transactions, and for reads.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class PostgresqlDatabase(Database):
     commit_shards = postgresql.APPEND_CONNECTIONS
 
     def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False, make: bool = True) -> None:
-        """Connect, and `make` the schema in an empty database; with `upgrade` also bring an older one to this version.
+        """Connect, and `make` the schema in an empty database; with `upgrade` also upgrade an older one.
 
         Raises `CannotStart`.
         """
@@ -62,9 +62,9 @@ class PostgresqlDatabase(Database):
         self.count_quota_refusal: Callable[[str], None] = lambda quota: None
         _, self.is_pooled, self.trusted = postgresql.parse_options(url)
         self.generation = 1
-        """Raised by `settle`: connections and cached_versions of before are given up."""
+        """Raised by `settle`: earlier connections and cached versions are dropped."""
         self.displaced = False
-        """True if nothing is read or written until `settle`, since the store may not be what it was."""
+        """True if nothing is read or written until `settle`, since the store may be another incarnation."""
         self.troubles = ConnectionFailures()
         self.closed = False
         try:
@@ -93,9 +93,9 @@ class PostgresqlDatabase(Database):
             raise StoreUnavailable(CLOSED if self.closed else failover.DISPLACED)
 
     def connect(self) -> PostgresqlConnection:
-        """A new connection, to the server that this process works with. Raises `StoreUnavailable`, `psycopg.Error`.
+        """Return a new connection to the server of this process. Raises `StoreUnavailable`, `psycopg.Error`.
 
-        Where the store may not be what it was, a node does nothing more until it has settled that (`settle`).
+        If the store may be another incarnation, a node does nothing more until `settle`.
         """
         generation = self.generation
         connection = open_connection(self.url)
@@ -107,7 +107,7 @@ class PostgresqlDatabase(Database):
         return connection
 
     def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> PostgresqlConnection:
-        """Connect for a reader or writer, which is in trouble if the connection does not come about."""
+        """Connect for a reader or writer, which counts as failing if that is not possible."""
         try:
             return self.connect()
         except (psycopg.Error, StoreUnavailable) as error:
@@ -116,7 +116,7 @@ class PostgresqlDatabase(Database):
             raise
 
     def compare(self, connection: PostgresqlConnection) -> None:
-        """Raise `StoreUnavailable` where a connection leads to another server, or to one that lacks anything."""
+        """Raise `StoreUnavailable` if a connection leads to another server, or to one that lacks commits."""
         self.refuse_old_primary(connection)
         newest = self.cached_versions, failover.COMPARED_VERSIONS
         if connection.server == self.server and not failover.misses_any(connection, *newest):
@@ -130,7 +130,7 @@ class PostgresqlDatabase(Database):
         raise StoreUnavailable(failover.DISPLACED)
 
     def compare_again(self, connection: PostgresqlConnection) -> None:
-        """Compare a connection to a pooler, behind which another server may answer by now."""
+        """Compare a connection to a pooler again: another server may answer behind it by now."""
         if self.is_pooled:
             connection.server = postgresql.find_server(connection)
             self.compare(connection)
@@ -226,7 +226,7 @@ class PostgresqlDatabase(Database):
                 raise
 
     def create_due_partitions(self) -> None:
-        """Make the journal's partitions of the months that have come into sight; log what cannot be made."""
+        """Make the journal's partitions of further months; log those that cannot be made."""
         with closing(self.connect()) as connection:
             try:
                 schema.ensure_partitions(connection, self.keys.now_ms())
@@ -251,13 +251,13 @@ class PostgresqlDatabase(Database):
         return await self.append_connections[batches[0].key % self.commit_shards].append(batches)
 
     async def append_slowly(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
-        """Append batches, by key, in a transaction that locks their streams, and looks at each event."""
+        """Append batches, by key, in a transaction that locks their streams, and examines each event."""
         return await self.write(lambda connection: [append_one(connection.streams, batch, now_ms) for batch in batches])
 
     # Trouble, and the end
 
     async def try_again(self, job: Callable[[PostgresqlConnection], None]) -> None:
-        """Try the connections that are in trouble and not in use; the first that fails again ends it."""
+        """Try the failing connections that are not in use, until one fails again."""
         with suppress(StoreUnavailable):
             self.refuse_unready()
             for connection in self.append_connections:
@@ -275,7 +275,7 @@ class PostgresqlDatabase(Database):
 
 
 def open_connection(url: str) -> PostgresqlConnection:
-    """Return a connection. Raises `StoreUnavailable`, also where a start would be refused, and `psycopg.Error`."""
+    """Return a connection. Raises `StoreUnavailable`, also if a start would be refused, and `psycopg.Error`."""
     try:
         return postgresql.connect(url)
     except CannotStart as error:

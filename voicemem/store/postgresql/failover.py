@@ -38,7 +38,7 @@ def identity_of(connection: PostgresqlConnection) -> dict[str, bytes]:
 
 
 def misses_any(connection: PostgresqlConnection, cached_versions: CachedVersions, at_most: int | None = None) -> bool:
-    """Return whether journals are shorter than this process has seen them; the newest `at_most` of them."""
+    """Return whether any of the newest `at_most` journals is shorter than this process has seen it."""
     seen = cached_versions.newest_positions(at_most)
     for first in range(0, len(seen), COMPARED_VERSIONS):
         keys, positions = zip(*seen[first : first + COMPARED_VERSIONS], strict=True)

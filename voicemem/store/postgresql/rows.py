@@ -1,14 +1,14 @@
-"""The rows of one transaction on PostgreSQL: locked streams, the runs that it adds, and what is known of both.
+"""The rows of one transaction on PostgreSQL: locked streams, the runs that it adds, and the caches of both.
 
-A transaction that changes a stream otherwise than by its journal holds the stream's lock, and raises its `version`:
-then no append that was decided by older rows comes in.
+A transaction that changes more of a stream than its journal holds the stream's lock, and raises its `version`: so no
+append that was decided by older rows is stored.
 
-A cached version is what this process last saw of a stream, exact as of one moment. The position moves with every entry
-of the journal, and `version` with everything else that decides about an append; so if both still hold at the append,
-nothing in it has changed.
+A cached version is a stream as this process last saw it, exact as of one moment. The position moves with every entry of
+the journal, and `version` with everything else that decides about an append; so if both are unchanged at the append,
+the cached version is valid.
 
-An append updates nothing, so the bytes of projects are added up here, and handed to the database with each heartbeat of
-the node. So all nodes together know of a byte a second later, and a node that is killed takes a second's count with it.
+An append updates nothing, so the bytes of projects are added up here, and written to the database with each heartbeat
+of the node. So all nodes know of a byte a second later, and a node that is killed loses a second's count.
 """
 
 import threading
@@ -31,18 +31,18 @@ from voicemem.store.stream_changes import StreamRows
 from voicemem.store.streams import ProducerState, Stream
 
 VERSION_BYTES, PRODUCER_BYTES = 1_500, 700
-"""About what a stream and a producer take without the configuration."""
+"""About how many bytes a stream without its configuration takes, and a producer."""
 CONFIG_FACTOR = 8
 
 
 class CachedVersion(NamedTuple):
-    """A stream with those of its producers that are known, as of one moment. None of it is ever changed."""
+    """A stream and its known producers, as of one moment. It is never changed."""
 
     stream: Stream
     version: int
     producers: Mapping[str, ProducerState]
     waypoints: Mapping[str, int]
-    """The position of each producer's newest waypoint, where that is known."""
+    """The position of each producer's newest waypoint, if it is known."""
     weight: int
     """About how many bytes it takes."""
 
@@ -59,12 +59,12 @@ class CachedVersions:
         return self.by_key.get(key)
 
     def newest_positions(self, at_most: int | None) -> list[tuple[int, int]]:
-        """Keys and positions of the streams that were used last, as this process has seen them committed."""
+        """Return keys and positions of the streams that were used last, as this process has seen them committed."""
         with self.lock:
             return [(key, self.by_key[key].stream.position) for key in islice(reversed(self.by_key), at_most)]
 
     def put(self, stream: Stream, version: int, producers: Mapping[str, ProducerState]) -> None:
-        """Replace what is known of a stream by what a transaction has just committed. Only running ones are kept."""
+        """Cache a stream as a transaction has just committed it. Only running streams are cached."""
         if stream.state != "running":
             self.forget(stream.key)
             return
@@ -103,7 +103,7 @@ ADD_BYTES = """
     order by project
     on conflict (project) do update set bytes = stored_bytes.bytes + excluded.bytes returning project, bytes
 """
-"""The order of rows is one, so that no two nodes wait for each other."""
+"""Rows are always locked in the same order, so that no two nodes wait for each other."""
 
 
 class StoredBytes:
@@ -121,7 +121,7 @@ class StoredBytes:
             self.pending[project] += size
 
     def is_full(self, project: str, quota: int) -> bool:
-        """Return whether a project has used up its bytes, as far as is known here."""
+        """Return whether a project has used up its bytes, as far as this node knows."""
         return self.known.get(project, 0) + self.pending[project] >= quota
 
     def take(self) -> Counter[str]:
@@ -257,7 +257,7 @@ class Rows(StreamRows):
     # The end of the transaction
 
     def finish(self) -> None:
-        """Write what was added, and raise the version of what was changed: the last thing before the commit."""
+        """Write the added runs, and raise the versions of changed streams: the last step before the commit."""
         self.flush()
         for key, size in self.stored.items():
             self.stored_of_projects[self.project_of(key)] += size
@@ -269,7 +269,7 @@ class Rows(StreamRows):
         return str(self.connection.one(SELECT_PROJECT, key=key)[0]) if stream is None else stream.project
 
     def after_commit(self) -> None:
-        """Count what was committed, and keep it to decide the next append of these streams by."""
+        """Count the committed bytes, and cache the streams for their next appends."""
         for project, size in self.stored_of_projects.items():
             self.shared.stored_bytes.add(project, size)
         for key, stream in self.streams.items():
@@ -278,7 +278,7 @@ class Rows(StreamRows):
 
 
 def by_column(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    """Return the columns of these rows as they are sent: those of numbers in one piece."""
+    """Return the columns of these rows as they are sent: numbers as one array."""
     columns = zip(COLUMNS, TYPES, zip(*rows, strict=True), strict=True)
     return {
         name: array("q", values) if kind == "bigint" and None not in values else list(values)

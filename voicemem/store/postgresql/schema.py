@@ -43,9 +43,9 @@ CREATED_TABLE = re.compile(r"create table (?:if not exists )?(\w+)")
 
 
 def migrate(connection: PostgresqlConnection, upgrade: bool) -> tuple[int, dict[str, bytes]]:
-    """Make the schema in an empty database, and check that of any other; its version before, and the rows of `meta`.
+    """Create the schema in an empty database, or check it; return its version before, and the rows of `meta`.
 
-    Only with `upgrade` is an older one changed, since nodes of the older program may run on it. Raises `CannotStart`.
+    An older one is changed only with `upgrade`, since nodes of the older program may run on it. Raises `CannotStart`.
     """
     with one_at_a_time(connection):
         steps = migrations_of(__package__)
@@ -64,7 +64,7 @@ def migrate(connection: PostgresqlConnection, upgrade: bool) -> tuple[int, dict[
 
 @contextmanager
 def one_at_a_time(connection: PostgresqlConnection) -> Iterator[None]:
-    """A transaction for which others wait: two nodes may start on an empty database at once."""
+    """A transaction that others wait for: two nodes may start on an empty database at once."""
     with connection.transaction():
         connection.execute(SET_WAIT, ms=WAIT_FOR_SCHEMA_MS)
         connection.execute(LOCK_SCHEMA)
@@ -75,7 +75,7 @@ def one_at_a_time(connection: PostgresqlConnection) -> Iterator[None]:
 def check_version(connection: PostgresqlConnection, upgrade: bool = False, exactly: bool = False) -> int:
     """Return the version of a database, 0 of an empty one. Raises `CannotStart` for one that this program cannot use.
 
-    With `exactly` that is also one of a newer program that lets this one use it.
+    With `exactly` it also refuses a newer version that this program could use.
     """
     tables = {name for (name,) in connection.rows(SELECT_TABLES)}
     if tables and not has_mark(connection, tables):
@@ -87,7 +87,7 @@ def check_version(connection: PostgresqlConnection, upgrade: bool = False, exact
         if "schema" not in values:
             raise CannotStart(not_ours("The database"))
         version = int(values["schema"])
-        oldest = int(values.get("compatible_from", version))  # the schema that a program must know at least
+        oldest = int(values.get("compatible_from", version))  # the oldest schema whose programs can use it
     if version > newest and (exactly or oldest > newest):
         raise CannotStart(
             f"The database has schema version {version}, newer than this program's version {newest};"
@@ -102,7 +102,7 @@ def has_mark(connection: PostgresqlConnection, tables: set[str]) -> bool:
     if "meta" not in tables or connection.row(SELECT_META_COLUMNS) is None:
         return False
     if not connection.one("select has_table_privilege('meta', 'select')")[0]:
-        return True  # the right that is missing is what has to be said
+        return True  # the missing right is what has to be reported
     return connection.row(SELECT_VALUE, name="mark") == (MARK.encode(),)
 
 
@@ -119,7 +119,7 @@ def refuse_missing_rights(connection: PostgresqlConnection) -> None:
 
 MONTHS_AHEAD = 12
 MONTHS_NEEDED = 2
-"""With partitions for fewer months, new sessions could soon not be created."""
+"""With partitions for fewer months, new sessions could soon no longer be created."""
 SELECT_PARTITIONS = """
     select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
     where i.inhparent = 'journal'::regclass
@@ -142,7 +142,7 @@ def ensure_partitions(connection: PostgresqlConnection, now_ms: int) -> None:
 
 
 def add_partitions(connection: PostgresqlConnection, now_ms: int, since_ms: int | None = None, lowest: int = 0) -> None:
-    """Make the partitions from this month, or a time, on; none of them takes keys below `lowest`."""
+    """Make the partitions from this month on, or from `since_ms`; none of them takes keys below `lowest`."""
     if missing_partitions(connection, now_ms, since_ms):
         with one_at_a_time(connection):
             for name, first, last in missing_partitions(connection, now_ms, since_ms):
@@ -153,7 +153,7 @@ def add_partitions(connection: PostgresqlConnection, now_ms: int, since_ms: int 
 def missing_partitions(
     connection: PostgresqlConnection, now_ms: int, since_ms: int | None = None, months: int = MONTHS_AHEAD
 ) -> list[tuple[str, int, int]]:
-    """Name, first key, and the key behind the last one of each partition that is still to be made."""
+    """Return name, first key, and the key after the last one of each missing partition."""
     known = {name for (name,) in connection.rows(SELECT_PARTITIONS)}
     missing = []
     for month in range(month_of(now_ms if since_ms is None else since_ms), month_of(now_ms) + months):

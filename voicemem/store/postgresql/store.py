@@ -40,7 +40,7 @@ class PostgresqlVectors:
         """The schema of pgvector; None until `prepare` has found it."""
 
     async def prepare(self) -> VectorSupport:
-        """Find the extension, or make it where that is allowed."""
+        """Find the extension, or create it if that is allowed."""
         try:
             self.schema = await self.database.write(find_extension)
         except psycopg.Error:
@@ -59,7 +59,7 @@ class PostgresqlVectors:
 
 
 def find_extension(connection: Connection) -> str | None:
-    """Return the schema in which pgvector is, which is made where it may be; None where there is none."""
+    """Return the schema of pgvector, which is created if that is allowed; None without it."""
     row = connection.row(SELECT_SCHEMA)
     if row is None:
         connection.execute("savepoint extension")
@@ -75,7 +75,7 @@ SELECT_SIZE = "select pg_database_size(current_database())"
 
 
 class PostgresqlStore(Store):
-    """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
+    """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds the caches."""
 
     database: PostgresqlDatabase
 

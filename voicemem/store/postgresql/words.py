@@ -22,9 +22,9 @@ K1, B = 1.2, 0.75
 def ranked(table: str, key: str, other_weight: float, totals: str, conditions: str) -> str:
     """Return the beginning of a query (`with …`): `scored` has the key of each row that was found, and its `score`.
 
-    Its parameters are those of `ranked_values`. `table` has `words`, of weight A or of the other one, and `length`, how
-    many they are; its rows `m` are found by `conditions`. `totals` selects the number of texts in the scope, and that
-    of their words.
+    Its parameters are those of `ranked_values`. `table` has `words`, of weight A or of the other one, and `length`,
+    their number; its rows `m` are found by `conditions`. `totals` selects the numbers of texts and of words in the
+    scope.
     """
     return f"""
 with query as materialized (
@@ -59,7 +59,7 @@ def tsquery(terms: Sequence[tuple[str, ...]]) -> str:
 
 
 def ranked_values(terms: Sequence[tuple[str, ...]], words: Sequence[QueryWord]) -> dict[str, str]:
-    """Return the values of such a query: the terms of its scope, the words, and these in full and as beginnings."""
+    """Return the values of such a query: the terms of its scope, and the words, whole and as prefixes."""
     return {
         "terms": tsquery(terms),
         "either": " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in words),
@@ -72,7 +72,7 @@ WORDS = """
     setweight(to_tsvector('voicemem', cast(:own as text)), 'A') || to_tsvector('voicemem', cast(:other as text))
     || array_to_tsvector(string_to_array(cast(:scope as text), ' '))
 """
-"""The words of a text itself, of what goes with it, and of its scope."""
+"""The words of a text itself, of its additions, and of its scope."""
 TOTALS = "select count(*), sum(length) from memories where removed_ms is null"
 """The memories among which the rarity of words counts."""
 FIND_MEMORIES = f"""
@@ -87,7 +87,7 @@ SAVE_WORDS = f"update memories set length = :length, words = {WORDS} where strea
 
 
 def words_of(own: Sequence[str], other: Sequence[str], scope: Scope, secret: bytes) -> dict[str, Any]:
-    """Return the values of `WORDS`, and how many words these are."""
+    """Return the values of `WORDS`, and their number of words."""
     terms = " ".join(scope_terms(scope, secret))
     return {"length": len(own) + len(other), "own": " ".join(own), "other": " ".join(other), "scope": terms}
 
@@ -96,7 +96,7 @@ class PostgresqlMemoryWords(MemoryFullText):
     columns: Mapping[str, str] = {"length": ":length", "words": WORDS}
 
     def values(self, row: MemoryRow) -> dict[str, Any]:
-        """Return the words that a memory says, those it is about, and those of its scope."""
+        """Return the words of a memory's text, of its topics and entities, and of its scope."""
         if row.removed_ms is not None:
             return {"length": 0, "own": "", "other": "", "scope": ""}
         said, about = row.words
@@ -120,7 +120,7 @@ class PostgresqlMemoryWords(MemoryFullText):
 
 
 SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased' order by key for share"
-"""Locks for which the erasure of a session waits until this transaction is over; then it deletes what this wrote."""
+"""The erasure of a session waits for these locks until this transaction is over; then it deletes what this wrote."""
 FIND_MESSAGES = """
     {ranked}
     select m.stream, m.turn, m.number, m.position, m.role, m.said_ms, m.text, score

@@ -1,10 +1,10 @@
 """The connections of a node: readers, and writers whose commits always have a known outcome.
 
-A transaction runs again where it may. Each one holds the row of its lane and leaves one row in `commit_markers`. So
+A transaction is repeated if that is safe. Each one locks the row of its lane and leaves one row in `commit_markers`. So
 when the connection is lost during the commit, a new one raises the fencing token of the lane, which waits for the old
 transaction and keeps it from beginning late; then the row is there or it is not. Each transaction thereby writes to the
-log of PostgreSQL, so that its commit waits for a synchronous standby even if it changed nothing else: what it answers
-of older commits is as safe as they are.
+log of PostgreSQL, so that its commit waits for a synchronous standby even if it changed nothing else: its answer about
+older commits is as safe as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from voicemem.store.upkeep import on_failure
 ATTEMPTS = 12
 PAUSE_S, MAX_PAUSE_S = 0.002, 0.1
 UNKNOWN_S = 10.0
-"""How long a node asks for the outcome of a commit before it counts as unknown."""
+"""How long a node tries to find the outcome of a commit before that counts as unknown."""
 KEPT_OUTCOMES = 256
 LOST = "The store cannot be written: the connection to PostgreSQL was lost."
 RETIRED = "The outcome of a commit is unknown: this node was retired meanwhile."
@@ -45,7 +45,7 @@ OPEN_LANE_OF_NODE = """
     on conflict (token, lane) do update set fencing_token = lanes.fencing_token + 1, node = excluded.node
     returning fencing_token
 """
-"""No lane is opened for a retired node: what it held has been freed, and must not come back."""
+"""No lane is opened for a retired node: everything that it held has been freed, and must not come back."""
 SELECT_PLACE = "select 1 from lanes where token = :token and lane = :lane and fencing_token = :fencing_token"
 BEGIN_JOB = f"with held as ({SELECT_PLACE} for share) insert into commit_markers select :token, :lane, :job from held"
 SELECT_OUTCOME = "select 1 from commit_markers where token = :token and lane = :lane and job = :job"
@@ -123,7 +123,7 @@ class Writer(Reader):
     verb = "written"
 
     def __init__(self, database: Owner, lane: int, needs_node: bool = True) -> None:
-        """Create it; with `needs_node` it writes only while the node of this process is alive, once there is one."""
+        """With `needs_node` it writes only while the node of this process is alive, once there is one."""
         super().__init__(database)
         self.lane = lane
         self.needs_node = needs_node
@@ -132,7 +132,7 @@ class Writer(Reader):
 
     @property
     def place(self) -> dict[str, Any]:
-        """Values by which a statement proves that it may still write: token, lane and fencing token."""
+        """The values by which a statement proves that it may still write: token, lane and fencing token."""
         return {"token": self.database.token, "lane": self.lane, "fencing_token": self.fencing_token}
 
     def begin(self, connection: PostgresqlConnection) -> None:
@@ -219,7 +219,7 @@ class Writer(Reader):
                 raise Unreachable from None
 
     def was_committed(self, job: int) -> bool:
-        """True if a transaction whose connection was lost is on disk. Raises `StoreUnavailable` if no one knows."""
+        """Return whether a transaction whose connection was lost is on disk. Raises `StoreUnavailable` if unknown."""
         fencing_token, tokens = self.fencing_token, list[int]()
 
         def has_marker(connection: PostgresqlConnection) -> bool:
@@ -235,7 +235,7 @@ class Writer(Reader):
         return is_there
 
     def ask(self, look: Callable[[PostgresqlConnection], T]) -> T:
-        """Find out on a new connection what became of the transaction. Raises `Fenced`, `StoreUnavailable`.
+        """Find out the outcome of the transaction on a new connection. Raises `Fenced`, `StoreUnavailable`.
 
         Its new fencing token waits for the old transaction, and fences it.
         """
@@ -268,7 +268,7 @@ C = TypeVar("C", bound=Reader)
 class Pool(queue.LifoQueue[C]):
     """The idle connections of one kind, and a thread for each.
 
-    It hands out the one that was used last, and one in trouble only where there is no other: a node that cannot open
+    It hands out the connection that was used last, and a failing one only if there is no other: a node that cannot open
     all of its connections works with those that it has.
     """
 
@@ -281,7 +281,7 @@ class Pool(queue.LifoQueue[C]):
             self.put(connection)
 
     async def run(self, job: Callable[[C], T]) -> T:
-        """Run a job on a thread, with a connection that no other job has meanwhile."""
+        """Run a job on a thread, with a connection that no other job uses meanwhile."""
 
         def use() -> T:
             connection = self.get()
@@ -293,7 +293,7 @@ class Pool(queue.LifoQueue[C]):
         return await asyncio.get_running_loop().run_in_executor(self.threads, use)
 
     async def try_again(self, trial: Callable[[C], object]) -> None:
-        """Try each connection that is in trouble, until one fails again. Raises `StoreUnavailable`."""
+        """Try each failing connection, until one fails again. Raises `StoreUnavailable`."""
 
         def try_one() -> None:
             if (connection := self.take_in_trouble()) is not None:

@@ -1,4 +1,4 @@
-"""Copies of the file: a backup, also of a file that a server has open, and its restore (docs/storage.md, "Back up")."""
+"""Copies of the file: backups, also while a server has it open, and restores (docs/storage.md, "Back up")."""
 
 import os
 import secrets
@@ -15,10 +15,10 @@ from voicemem.store.sqlite.driver import READER_PRAGMAS
 from voicemem.store.sqlite.transcript_file import INDEX_FILES
 
 Progress = Callable[[int, int], None]
-"""Called with the number of copied pages, and that of all pages."""
+"""Called with the number of copied pages, and the number of all pages."""
 STEP_PAGES = 1_024
 SHM_BYTES = 32 * 1024
-"""Bytes that SQLite needs beside a database that it reads."""
+"""Bytes of the file that SQLite needs beside a database that it reads."""
 LOGS = ("-wal", "-shm", "-journal")
 SIDE_FILES = (files.REDO_SUFFIX, f"{files.REDO_SUFFIX}-journal", *LOGS, *INDEX_FILES)
 SYNC_OFF = "pragma synchronous = off"
@@ -78,7 +78,7 @@ def refuse_existing(file: str, force: bool) -> None:
 def replacing(file: str, source: str) -> Iterator[str]:
     """A temporary file in the same folder: renamed to `file` when the block succeeds, and removed when it fails.
 
-    It is to become as large as `source`.
+    Its size will be that of `source`.
     """
     folder = os.path.dirname(os.path.abspath(file))
     try:
@@ -163,7 +163,7 @@ def copy_database(source: apsw.Connection, target: str, progress: Progress) -> N
 
 
 def verify_backup(file: str) -> None:
-    """Raise `CopyFailed` if a copy is damaged, as that of a damaged source is."""
+    """Raise `CopyFailed` if a copy is damaged, as the copy of a damaged source is."""
     with closing(apsw.Connection(file, flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         try:
             verdict = connection.pragma("integrity_check", 1)
@@ -174,9 +174,9 @@ def verify_backup(file: str) -> None:
 
 
 def renew_incarnation(file: str) -> None:
-    """Give a restored copy a new incarnation, by which clients notice that they must send again what it lacks.
+    """Give a restored copy a new incarnation, which tells clients to send again the events that it lacks.
 
-    A copy of a store that was moved may be served, since it is another one now.
+    A copy of a store that was moved may be served, since it is another store now.
     """
     with closing(apsw.Connection(file)) as connection:
         files.run_no_code(connection)

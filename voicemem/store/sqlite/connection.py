@@ -1,10 +1,10 @@
-"""A connection to SQLite (`voicemem.store.database`), and the rows that the writer's keeps at hand.
+"""A connection to SQLite (`voicemem.store.database`), and the rows that the writer's connection caches.
 
 Committed rows of streams and producers stay cached, so an append reads nothing; that is safe because one process at a
-time writes a file. Of those as many are kept as their share of the memory budget holds.
+time writes a file. As many are kept as their share of the memory budget holds.
 
-The bytes of each project's journals are counted while they are bounded, so that nothing is paid where nothing bounds
-them. The counts are in the file, so that a restart reads nothing else.
+The bytes of each project's journals are counted only while a quota bounds them. The counts are in the file, so that a
+restart reads nothing else.
 """
 
 import json
@@ -46,7 +46,7 @@ class Statement(NamedTuple):
 
 @lru_cache(4096)
 def to_sqlite(text: str) -> Statement:
-    """Put what is written for both engines into SQLite's words."""
+    """Translate a text for both engines into SQLite's dialect."""
     for common, own in FUNCTIONS:
         text = text.replace(common, own)
     return Statement(LOCKS.sub("", LIST_PARAMETER.sub(IN_LIST, text)), tuple(LIST_PARAMETER.findall(text)))
@@ -85,7 +85,7 @@ BEGIN, COMMIT, ROLLBACK = "begin immediate", "commit", "rollback"
 
 @contextmanager
 def transaction(connection: apsw.Connection) -> Iterator[None]:
-    """A transaction of one connection that others may write beside: it has the file from its first look on."""
+    """A transaction of a connection that is not the only writer: it locks the file from its beginning."""
     connection.execute(BEGIN)
     try:
         yield
@@ -103,9 +103,9 @@ SELECT_IS_FULL = "select 1 from stored_bytes where project = ? and bytes >= ?"
 
 
 def count_bytes(connection: apsw.Connection, counts: bool) -> None:
-    """Count from now on, or drop what was counted, since it is not kept up. Raises `CannotStart`.
+    """Count from now on, or drop the counts, which would become stale. Raises `CannotStart`.
 
-    Where nothing was counted before, the whole store is read once.
+    If nothing was counted before, the whole store is read once.
     """
     try:
         is_counted = connection.execute("select exists (select 1 from stored_bytes)").get
@@ -122,9 +122,9 @@ def count_bytes(connection: apsw.Connection, counts: bool) -> None:
 
 
 ROW_BYTES, PRODUCER_BYTES = 1_500, 600
-"""About what a stream and a producer take without the configuration, with their places in dicts."""
+"""About how many bytes a stream without its configuration takes, and a producer, with their places in dicts."""
 COMMA_BYTES, COLON_BYTES, LIST_BYTES, OBJECT_BYTES = 56, 60, 72, 200
-"""About what the values take of which these characters tell, beyond their text."""
+"""About how many bytes the values that these characters indicate take, beyond their text."""
 
 
 class CommittedRow:
@@ -143,7 +143,7 @@ class CommittedRow:
 
 
 class CommittedRows:
-    """Rows by key and by name, the least recently committed first. Ended sessions give way before running ones.
+    """Rows by key and by name, the least recently committed first. Ended sessions are evicted before running ones.
 
     Only the writer's thread changes it; other threads may call `find_by_name`.
     """
@@ -192,7 +192,7 @@ class CommittedRows:
         (self.running if stream.state == "running" else self.ended)[key] = row
 
     def evict(self) -> list[tuple[int, str]]:
-        """Drop what is too much; the streams and names of the producers that went."""
+        """Drop rows beyond the budget; return the streams and names of their producers."""
         gone: list[tuple[int, str]] = []
         while self.budget.rows > self.budget.room_for_rows and (rows := self.ended or self.running):
             key, row = rows.popitem(last=False)
@@ -213,7 +213,7 @@ class CommittedRows:
 def weigh_config(config: JsonObject) -> int:
     """Return about how many bytes a configuration takes in memory, by its JSON, since counting characters is fast.
 
-    Commas and the like inside texts are counted too, so that it is rather too much than too little.
+    Commas and the like inside texts are counted too, so that the estimate is rather too high than too low.
     """
     text = msgspec.json.encode(config)
     return (
@@ -227,7 +227,7 @@ def weigh_config(config: JsonObject) -> int:
 
 SELECT_NEW_KEY = "select ifnull(max(key), 0) + 1 from streams"
 TOGETHER = 64
-"""Rows in one statement, at most: there is one for each number, and all of them stay prepared."""
+"""The most rows in one statement: there is one for each number of rows, and all of them stay prepared."""
 INSERT_RUNS = f"insert or rollback into journal ({JOURNAL_COLUMNS}) values "
 """`or rollback` spares SQLite a copy of every page that the statement touches; a row that cannot be inserted ends the
 transaction anyway."""
@@ -237,8 +237,8 @@ RUN_VALUES = "(?,?,?,?,?,?,?,?,?)"
 class RowCache(StreamRows):
     """Streams and producers as the transaction sees them, and the runs that it adds to journals.
 
-    There are three layers: what the current job changed (`job_…`), what the jobs before it in the transaction changed
-    (`changed_…`), and what was committed. A job that raises loses its own layer only (`drop_job`).
+    There are three layers: changes of the current job (`job_…`), changes of earlier jobs in the transaction
+    (`changed_…`), and committed rows. A job that raises loses its own layer only (`drop_job`).
 
     `stream` and `producer` return copies that belong to the job, which may change them. A committed object is never
     changed again, so other threads may read it.
@@ -257,7 +257,7 @@ class RowCache(StreamRows):
         self.changed_streams: dict[int, Stream] = {}
         self.changed_producers: dict[tuple[int, str], ProducerState] = {}
         self.waypoints: dict[tuple[int, str | None], int] = {}
-        """The position of the newest waypoint of each producer, as far as this writer knows them."""
+        """The position of the newest waypoint of each producer, if this writer knows it."""
         self.runs: list[JournalRun] = []
         self.job_start = 0
         """How many of `runs` belong to the jobs before the current one."""
@@ -267,7 +267,7 @@ class RowCache(StreamRows):
     # The transaction
 
     def begin(self) -> None:
-        """Begin the transaction, if it is not begun: it needs none as long as it is one statement."""
+        """Begin the transaction, if it has not begun: a single statement needs none."""
         if not self.raw.in_transaction:
             self.raw.execute(BEGIN)
 
@@ -284,7 +284,7 @@ class RowCache(StreamRows):
         self.job_streams, self.job_producers, self.job_start = {}, {}, len(self.runs)
 
     def after_commit(self) -> None:
-        """The transaction is on disk: what it changed becomes what is cached."""
+        """Cache the changes of a transaction that is on disk."""
         if self.keeps_committed:
             self.committed.update(self.changed_streams, self.changed_producers)
             for producer in self.committed.evict():
@@ -294,7 +294,7 @@ class RowCache(StreamRows):
         self.changed_streams, self.changed_producers = {}, {}
 
     def after_rollback(self) -> None:
-        """The transaction failed, or its outcome is unknown: nothing cached is trusted."""
+        """Drop the caches: the transaction failed, or its outcome is unknown."""
         self.invalidate()
         self.runs.clear()
         self.reset_job()
@@ -357,7 +357,7 @@ class RowCache(StreamRows):
     def append(self, batch: Batch, now_ms: int) -> AppendResult:
         """Add a batch to its journal. Raises `Refused` (`unknown_session`).
 
-        This is the hot path: plain events in order of a known, connected producer need no look at each event.
+        This is the hot path: plain events in order of a known, connected producer are not examined one by one.
         """
         stream = self.stream(batch.key)
         if stream is None:
@@ -377,7 +377,7 @@ class RowCache(StreamRows):
         self.runs.append(run)
 
     def flush(self, is_last: bool = False) -> None:
-        """See `StreamRows.flush`. The runs of nearly every commit are all that it writes: they are one statement."""
+        """See `StreamRows.flush`. Nearly every commit writes nothing but runs, in one statement."""
         rows = [run.columns(self.marks_way(run)) for run in self.runs]
         if len(rows) > TOGETHER or self.counts_stored or not is_last:
             self.begin()
@@ -391,8 +391,8 @@ class RowCache(StreamRows):
     def marks_way(self, run: JournalRun) -> bool:
         """Return whether a run that is about to be inserted is a waypoint.
 
-        After a start nothing is known, so a producer's first run is one: a waypoint too many costs a page, and one too
-        few would hide a seq.
+        After a start no waypoint is known, so a producer's first run is one: a waypoint too many costs a page, and one
+        too few would hide a seq.
         """
         named = run.stream, run.producer
         is_far = run.position - self.waypoints.get(named, -WAYPOINT_STRIDE) >= WAYPOINT_STRIDE

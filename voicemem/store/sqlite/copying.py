@@ -23,7 +23,7 @@ IN_USE = "Stop it for the copy, or try the copy with a backup of the file first.
 
 
 class SqliteCopy(CopyEnd):
-    """A file that no server has; a target is made where there is none, unless it is only looked at."""
+    """A file that no server has; a missing target is created, unless with `only_look`."""
 
     connection: SqliteConnection | None
 
@@ -102,7 +102,7 @@ class SqliteCopy(CopyEnd):
 def open_source_alone(path: str, only_look: bool) -> apsw.Connection:
     """Open a file for reading. Raises `CannotStart` for one of another program or version, and `apsw.Error`.
 
-    Unless it is only looked at, no one else writes it until it is closed: commands that add keys need no lock.
+    Without `only_look`, no one else writes it until it is closed: commands that add keys need no lock.
     """
     connection, newest = files.open_source(path), files.newest_version()
     with on_failure(connection.close):

@@ -1,4 +1,4 @@
-"""SQLite's side of the seam (`voicemem.store.database`): one file, its writer, and its connections that only read.
+"""SQLite's side of the seam (`voicemem.store.database`): one file, its writer, and its read-only connections.
 
 SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) that system libraries lack.
 """
@@ -43,7 +43,7 @@ FILE_ERRORS = (
 RUINED = "The disk failed to sync the store, so a later sync that succeeds cannot be trusted."
 LOST = "The store's file or its log was moved, deleted, replaced or truncated: what is written is not found again."
 MAX_JOBS = 4096
-"""Jobs in one transaction, at most: it bounds how long a commit takes to build."""
+"""The most jobs in one transaction: it bounds how long a commit takes to build."""
 LOG_PAGE_HEAD = 24
 """Bytes in the log before each page."""
 
@@ -57,7 +57,7 @@ class OpenFileIdentity:
         self.known = [os.stat(one) for one in self.paths]
 
     def is_lost(self) -> bool:
-        """Return whether a path has another file by now, or the file is shorter: nothing of ours makes it so."""
+        """Return whether a path has another file by now, or the file is shorter: no program of ours does either."""
         known = self.known
         try:
             now = self.known = [os.stat(one) for one in self.paths]
@@ -66,9 +66,9 @@ class OpenFileIdentity:
         return [one.st_ino for one in now] != [one.st_ino for one in known] or now[0].st_size < known[0].st_size
 
     def has_short_log(self, pages: int) -> bool:
-        """Return whether the log has less than these pages, unless a command has just truncated it.
+        """Return whether the log has fewer than these pages, unless a command has just truncated it.
 
-        It is for the writer's thread, before a commit: what that adds would hide it.
+        For the writer's thread, before a commit: the pages that a commit adds would hide it.
         """
         with suppress(OSError):
             is_short = pages * self.page_bytes > os.stat(self.paths[1]).st_size
@@ -77,11 +77,11 @@ class OpenFileIdentity:
 
 
 class Checkpoints:
-    """Moves what the writer has committed from the log into the file, on a thread and connection of its own.
+    """Moves committed pages from the log into the file, on a thread and connection of its own.
 
-    Within a commit it would take the commit some ten ms. A passive checkpoint holds up neither writer nor readers, but
-    while commits follow one upon the other it never gets to the end of the log, which could then not begin again. So
-    once the log is long, the writer itself makes the last step, between two commits: next to nothing is left to do.
+    Within a commit it would take some ten ms. A passive checkpoint holds up neither writer nor readers, but while
+    commits follow each other it never reaches the end of the log, which could then not begin again. So once the log is
+    long, the writer itself makes the last step, between two commits: next to nothing is left to do.
     """
 
     pages = 4_000
@@ -121,7 +121,7 @@ class Checkpoints:
             self.checkpoint(self.writer)
 
     def checkpoint(self, connection: apsw.Connection) -> tuple[int, int]:
-        """Move the log into the file; its pages, and how many were moved. A failure leaves the log as it is."""
+        """Move the log into the file; return its pages, and how many were moved. A failure leaves the log as it is."""
         try:
             return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:
@@ -136,10 +136,10 @@ class Checkpoints:
 
 
 class Writer:
-    """Runs all jobs that write, on its thread and connection; all that wait share a transaction and a sync."""
+    """Runs all jobs that write, on its thread and connection; waiting jobs share a transaction and a sync."""
 
     def __init__(self, rows: RowCache, checkpoints: Checkpoints | None) -> None:
-        """`checkpoints` is None of a database in memory."""
+        """`checkpoints` is None for a database in memory."""
         self.connection = rows.connection.raw
         self.checkpoints = checkpoints
         self.rows = rows
@@ -147,13 +147,13 @@ class Writer:
         self.ruined: str | None = None
         """Why this process must not continue, such as that a sync has failed.
 
-        The kernel drops the pages that it could not write and reports the next sync as successful: only
-        a new process, which reads the file again, knows what is on disk.
+        The kernel drops pages that it could not write, and reports the next sync as successful: only a new
+        process, which reads the file again, knows what is on disk.
         """
         self.group = GroupCommit("voicemem-writer", self.commit, MAX_JOBS)
 
     def mark_ruined(self, why: str = RUINED) -> None:
-        """Refuse every later job, and checkpoint no more."""
+        """Refuse every later job, and make no more checkpoints."""
         self.ruined = why
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.troubles.begin(self, why)
@@ -251,7 +251,7 @@ class SqliteDatabase(Database):
     def __init__(
         self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None, make: bool = True
     ) -> None:
-        """Open and migrate the file, and `make` it where there is none.
+        """Open and migrate the file, and `make` a missing one.
 
         Raises `CannotStart`; with `exclusive` also when another server holds the file.
         """
@@ -293,11 +293,11 @@ class SqliteDatabase(Database):
         self.scanners = ThreadPoolExecutor(1, "voicemem-scanner")
 
     def open_reader(self) -> SqliteConnection | None:
-        """Return a connection that only reads; None of a database in memory, which has one connection."""
+        """Return a read-only connection; None for a database in memory, which has one connection."""
         return None if self.path == IN_MEMORY else SqliteConnection(open_connection(self.path, read_only=True))
 
     def take_file(self, make: bool) -> None:
-        """Lock the file for opening it, and bring it and its log into order. Raises `CannotStart`, `apsw.Error`."""
+        """Lock the file for opening, and prepare it and its log. Raises `CannotStart`, `apsw.Error`."""
         if not self.is_exclusive:
             self.opening.hold(alone=False)
             if files.is_complete(self.path):
@@ -385,11 +385,11 @@ class SqliteDatabase(Database):
 
 
 INDEX_BYTES = 32 * 1024
-"""Bytes of the index of a log, without which SQLite opens none."""
+"""Bytes of the index of a log, without which SQLite does not open the log."""
 
 
 def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
-    """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
+    """Open a connection with the settings that durability depends on. Raises `CannotStart` and `apsw.Error`."""
     connection = apsw.Connection(path)
     files.run_no_code(connection)
     connection.set_busy_timeout(files.BUSY_TIMEOUT_MS)

@@ -1,9 +1,9 @@
 """The files of a store: private, held by one server, safe after a crash of the machine, and with a known schema.
 
 A server that starts has its file to itself, since it may create it, change its schema or rewrite its log. SQLite
-overwrites what is deleted with zeros (`secure_delete`), and what the log has of it goes when it is truncated. When
+overwrites deleted rows with zeros (`secure_delete`), and their traces in the log disappear when it is truncated. When
 SQLite moves rows of a full page to its neighbours, copies may stay in an unused part of the page until it is needed;
-only `vacuum`, which blocks every writer, makes them go at once (docs/storage.md).
+only `vacuum`, which blocks every writer, removes them at once (docs/storage.md).
 """
 
 import fcntl
@@ -28,7 +28,7 @@ def size_with_log(path: str) -> int:
 
 
 def check_store_path(path: str) -> None:
-    """Raise `CannotStart` for a path at which no file can be made."""
+    """Raise `CannotStart` for a path at which no file can be created."""
     if os.path.isdir(path):
         raise CannotStart(f"The store {path} is a folder; write sqlite:PATH with the path of a file.")
     folder = os.path.dirname(path) or "."
@@ -47,7 +47,7 @@ def make_private(path: str) -> None:
 def lock_file(path: str) -> int:
     """Lock `PATH.lock` for this process: one server per file. Raises `CannotStart` when another one has it.
 
-    The kernel releases the lock of a process that was killed. Returns the descriptor, whose close releases it.
+    The kernel releases the lock of a process that was killed. Return the descriptor, whose close releases it.
     """
     descriptor = open_lock_file(path, LOCK_SUFFIX)
     try:
@@ -86,10 +86,10 @@ HAS_COPY = "select exists (select 1 from log)"
 def rewrite_log(path: str) -> None:
     """Rewrite a database's log on disk, exactly as it now reads. Raises `apsw.Error`.
 
-    After a failed sync Linux counts the pages as clean: the log can be read, is not on disk, and no later sync writes
-    it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log is
-    copied into a database of its own and written again from the copy; a start that is cut short finds the copy.
-    No other process may write the database meanwhile (`OpeningLock`).
+    After a failed sync Linux counts the pages as clean: the log can be read, but is not on disk, and no later sync
+    writes it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log
+    is copied into a database of its own and written again from the copy; if the start is interrupted, the next one
+    finds the copy. No other process may write the database meanwhile (`OpeningLock`).
     """
     log, redo = f"{path}-wal", f"{path}{REDO_SUFFIX}"
     if not os.path.exists(redo) and not (os.path.exists(log) and os.path.getsize(log)):
@@ -149,8 +149,8 @@ def newest_version() -> int:
 def refuse_unmarked(path: str) -> None:
     """Raise `CannotStart` for the file of another program, or of a version before the first release.
 
-    The file is only read, and nothing is written beside it. A file that is missing or empty passes, and so does one
-    that SQLite cannot read: it gives the reason when it opens it.
+    The file is only read, and nothing is written beside it. A missing or empty file passes, and so does one that SQLite
+    cannot read: SQLite gives the reason when it opens it.
     """
     if not os.path.exists(path) or os.path.getsize(path) < HEADER_BYTES:
         return
@@ -187,7 +187,7 @@ def copy_schema(connection: apsw.Connection) -> None:
 
 
 def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None:
-    """Bring the schema to the newest version. Raises `CannotStart` for a database newer than the program.
+    """Upgrade the schema to the newest version. Raises `CannotStart` for a database newer than the program.
 
     `shared_path` is the file when a server may have it open too. A server of an older version would still write by its
     own schema, so an upgrade then needs the lock that such a server holds.
@@ -243,11 +243,11 @@ def open_source(path: str) -> apsw.Connection:
 
 OPENING_SUFFIX = ".opening"
 WAIT_S, PAUSE_S = 30.0, 0.02
-"""A start takes less than the first, except to upgrade a large file; a command takes a second or two."""
+"""The longest wait for a lock: a start takes less, except to upgrade a large file; a command takes a second or two."""
 
 
 class OpeningLock:
-    """The lock `PATH.opening`, which anyone who opens the file for writing takes first.
+    """The lock `PATH.opening`, which every process that opens the file for writing takes first.
 
     A server holds it alone while it starts, a command while it makes or upgrades the file; a command then shares it
     with other commands until it ends. SQLite's own locks do not suffice: the log is written again beneath SQLite, where
@@ -293,7 +293,7 @@ class OpeningLock:
 
 
 def is_complete(path: str) -> bool:
-    """True if a file has today's schema, an identity, and no interrupted start: it needs no work before use."""
+    """Return whether a file has the newest schema, an identity, and no interrupted start: it can be used as it is."""
     if not (os.path.exists(path) and os.path.getsize(path)) or os.path.exists(f"{path}{REDO_SUFFIX}"):
         return False
     with suppress(apsw.Error), closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:

@@ -64,7 +64,7 @@ class SqliteResidue(Residue):
 
 
 MAX_COMPARED_IN_PYTHON = 2_000
-"""Without sqlite-vec: each takes 20 µs of Python for 256 dimensions, 230 µs for 1,536; with it 1 and 9 µs."""
+"""Without sqlite-vec: a vector takes 20 µs of Python for 256 dimensions, 230 µs for 1,536; with it 1 and 9 µs."""
 HAS_DISTANCE = "select count(*) from pragma_function_list where name = 'vec_distance_cosine'"
 SLOW = (
     "Vectors are compared in Python, which is slow: at most {} of each search's scope. For ten times as many install"
@@ -92,7 +92,7 @@ class SqliteVectors:
 
 
 def add_distance(connection: apsw.Connection) -> int:
-    """Give a connection `vec_distance_cosine`, unless it has it; how many vectors it may compare."""
+    """Give a connection `vec_distance_cosine`, if it lacks it; return how many vectors it may compare."""
     path = extension_path()
     if not connection.execute(HAS_DISTANCE).get:
         if path is None:
@@ -117,7 +117,7 @@ class SqliteStore(Store):
     """A `voicemem.store.port.Store` on one SQLite file.
 
     With `exclusive` the file is locked for this process; commands that run while a server has it open do without.
-    `budget` bounds the rows that are kept at hand.
+    `budget` bounds the cached rows.
     """
 
     database: SqliteDatabase
@@ -125,7 +125,7 @@ class SqliteStore(Store):
     def __init__(
         self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None, make: bool = True
     ) -> None:
-        """Open the file and migrate it; only with `make` is a missing one made. Raises `CannotStart`."""
+        """Open the file and migrate it; a missing one is created only with `make`. Raises `CannotStart`."""
         self.database = SqliteDatabase(path, exclusive, budget, make)
         secrets = self.database.identity
         self.index_file = IndexFile(self.database, secrets["incarnation"])
@@ -139,7 +139,7 @@ class SqliteStore(Store):
             self.make_words()
 
     def make_words(self) -> None:
-        """Make the words of memories again where another program made them. Raises `CannotStart`."""
+        """Make the words of memories again if another program made them. Raises `CannotStart`."""
         try:
             with transaction(self.database.writer):
                 self.memory_words.make_words(self.database.streams.connection)

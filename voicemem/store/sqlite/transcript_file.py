@@ -33,7 +33,7 @@ WRITER_PRAGMAS = """
     pragma secure_delete = on;
 """
 DAMAGES = apsw.CorruptError, apsw.NotADBError, apsw.FormatError
-"""Errors that say that the file is not the index that it should be."""
+"""Errors of a file that is damaged, or no index."""
 SELECT_STORE = "select value from meta where name = 'store'"
 SAVE_STORE = "insert into meta values ('store', ?)"
 SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased'"
@@ -58,7 +58,7 @@ class IndexFile:
         self.resets = 0
         self.closed = False
         self.failure: str | None = None
-        """The error for which it cannot be used at the moment."""
+        """The error that prevents its use at the moment."""
         self.writer: apsw.Connection | None = None
         self.reader: apsw.Connection | None = None
         self.opening = threading.RLock()
@@ -66,7 +66,7 @@ class IndexFile:
         self.reading = self.writing if self.in_memory else ThreadPoolExecutor(1, "voicemem-search")
 
     async def write(self, job: Callable[[SqliteConnection], T]) -> T:
-        """The result of a job in a transaction. Raises `StoreUnavailable`, also when the index had to be made again."""
+        """Run a job in a transaction. Raises `StoreUnavailable`, also if the index had to be made again."""
 
         def work() -> T:
             connection = self.open_writer()
@@ -76,7 +76,7 @@ class IndexFile:
         return await self.run_on(self.writing, work)
 
     async def write_if_there(self, job: Callable[[SqliteConnection], bool]) -> bool:
-        """Run a job in a transaction; False where there is no index: none is made for it."""
+        """Run a job in a transaction; return False without an index: none is made for it."""
         return self.is_there and await self.write(job)
 
     async def write_readable(self, keys: Sequence[int], job: Callable[[SqliteConnection, Collection[int]], T]) -> T:

@@ -1,17 +1,17 @@
 """The words of memories and of messages on SQLite: FTS5 tables, `memory_words` beside the memories, and `words` in the
 file of the index.
 
-They keep no texts (`content=''`), so what is taken out must be given again exactly as it was put in. That follows from
-the row, from how words are made of a text, and from a secret of the store. Where one of the last two has changed,
-`make_words` makes those of memories again; the index is another one then. SQLite's option `contentless_delete`, which
-needs no text, would leave the words of what was deleted in the file.
+They keep no texts (`content=''`), so to delete a text, its words must be passed again exactly as they were inserted.
+They follow from the row, from how words are made of a text, and from a secret of the store. If one of the last two has
+changed, `make_words` makes the words of memories again, and the index is replaced. SQLite's option
+`contentless_delete`, which needs no text, would leave the words of deleted texts in the file.
 
-A text has each of its words twice, marked with whose it is: its project's, and in columns of their own its user's. So a
-user's search costs what the user has said, however many others there are.
+A text has each of its words twice, marked with its owner: the project, and in columns of their own the user. So the
+cost of a user's search depends on the user's texts only, however many others there are.
 
-FTS5's own `bm25` counts how rare a word is over the whole table, so that scores would say what other projects have. The
-search looks up which texts of the scope have each word, and takes how often (`frequencies`) for those with the rarest
-words alone: however many others there are, these are the best.
+FTS5's own `bm25` counts how rare a word is over the whole table, so that scores would reveal other projects' words. The
+search looks up which texts of the scope have each word, and counts the words (`frequencies`) only of the texts with the
+rarest ones: however many others there are, these are the best.
 """
 
 from array import array
@@ -31,9 +31,9 @@ from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedS
 from voicemem.store.transcript_search import TranscriptQuery
 
 K1, B = 1.2, 0.75
-"""The parameters of BM25, as PostgreSQL's has them too."""
+"""The parameters of BM25, the same as on PostgreSQL."""
 CANDIDATES = 150
-"""Texts with the rarest words of a query, of which the frequencies are taken first; the others come behind them."""
+"""How many texts with the rarest words of a query have their frequencies read; the others come after them."""
 FREQUENCIES = "frequencies"
 CONSONANTS = str.maketrans("0123456789abcdef", "bcdfghjklmnpqrst")
 """A mark has no vowels and no digits, so that its word is stemmed as it would be alone."""
@@ -66,8 +66,8 @@ def marked(scope: Scope, secret: bytes, **texts: Sequence[str]) -> dict[str, str
 def frequencies(row: apsw.FTS5ExtensionApi, *numbers: Any) -> bytes:
     """Return the number of words of a row, then the weighted count of each word of the query.
 
-    `numbers` are how many phrases come first that are of the scope, how many are of each word, and the weights of the
-    columns behind that of the scope; those behind them have the same words with other marks.
+    `numbers` are how many leading phrases are of the scope, how many are of each word, and the weights of the columns
+    after the scope's; further columns have the same words with other marks.
     """
     first, each, weights = int(numbers[0]), int(numbers[1]), numbers[2:]
     counts = array("d", [sum(row.column_size(column) for column in range(1, len(weights) + 1))])
@@ -100,8 +100,8 @@ def ranked(
 ) -> list[Hit]:
     """Return the best `count` hits by BM25 among `texts` texts, or as many as there are.
 
-    `by_word` has the numbers of the rows with each word; `frequencies_of` gives, for some of these, the rows that may
-    be found: a number, what orders it, and frequencies.
+    `by_word` has the numbers of the rows with each word; `frequencies_of` returns, for some of these, the rows that may
+    be found: a number, its order, and frequencies.
     """
     rarities = [log1p((max(texts, len(rows)) - len(rows) + 0.5) / (len(rows) + 0.5)) for rows in by_word]
     weights: dict[int, float] = defaultdict(float)
@@ -135,7 +135,7 @@ FIND_MEMORIES = f"""
     from memory_words cross join memories m on m.number = memory_words.rowid
     where memory_words match :match and +memory_words.rowid in :numbers and {{conditions}}
 """
-"""A cross join, so that SQLite looks at the words first whatever the conditions are. With `+` it does so once."""
+"""A cross join, so that SQLite reads the words first, whatever the conditions are. With `+` it does so once."""
 FIND_WORD = "select rowid from {table} where {table} match :match"
 COUNT_MEMORIES = "select count(*) from memories where removed_ms is null"
 SELECT_MEMORIES = f"select number, {COLUMNS} from memories m where number in :numbers"
@@ -151,7 +151,7 @@ BATCH = 1_000
 SELECT_WORDS = "select value from meta where name = 'memory_words'"
 SAVE_WORDS = "insert or replace into meta values ('memory_words', :version)"
 NOTE_REMOVED = "insert or replace into meta values ('removed', randomblob(8))"
-"""The mark that a text was removed, of which parts are still in the log."""
+"""The mark that a text was removed whose traces are still in the log."""
 
 
 class SqliteMemoryWords(MemoryFullText):
@@ -187,7 +187,7 @@ class SqliteMemoryWords(MemoryFullText):
         return marked(row.scope, self.secret, said=said.split(), about=about.split())
 
     def make_words(self, connection: Connection) -> None:
-        """Make the words of all memories again, unless they are those that this program makes with this secret."""
+        """Make the words of all memories again, unless this program made them with this secret."""
         version = WORDS_VERSION.to_bytes(4) + self.secret
         if connection.row(SELECT_WORDS) in (None, (version,)):
             return
@@ -257,7 +257,7 @@ FIND_SESSIONS = """
 
 
 class SqliteMessageWords(MessageFullText):
-    """The words of messages in FTS5, which counts them for itself."""
+    """The words of messages in FTS5, which counts them itself."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -304,7 +304,7 @@ class SqliteMessageWords(MessageFullText):
 
 
 class ScopeWords:
-    """The look-ups of words in the texts of a scope, in a table of FTS5; no text of another scope is looked at."""
+    """Looks up words in the texts of a scope, in a table of FTS5; no text of another scope is read."""
 
     def __init__(self, connection: Connection, table: str, scope: QueryScope, secret: bytes) -> None:
         self.connection = connection
