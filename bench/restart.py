@@ -5,6 +5,7 @@
 The store is made by real ingest: 10,000 open sessions with 2,000,000 events, ten of the sessions with 30,000 each. With
 `--store` the file is kept and used again. Ready is the first 200 of `/readyz`, counted from the start of the process;
 the baseline is a start on an empty store. The file's pages are in the system's memory, as after a crash of the process.
+The first reads after SIGKILL are those of the first run: later ones find the snapshots of a clean stop.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ def empty_s(folder: Path) -> float:
 
 def measured(runs: Sequence[Run], empty: float) -> list[Measured]:
     best = Run(*(min(values) for values in zip(*runs, strict=True)))
-    killed, clean = best.killed, best.clean
+    killed, clean = runs[0].killed, Reads(*map(min, zip(*(run.clean for run in runs), strict=True)))
     return [
         Measured("killed_s", "ready after SIGKILL", best.killed_s, "s", empty, at_most(best.killed_s, GOAL_S)),
         Measured("clean_s", "ready after a clean stop", best.clean_s, "s", empty, at_most(best.clean_s, GOAL_S)),
