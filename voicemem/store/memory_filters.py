@@ -121,11 +121,13 @@ class Conditions:
         """The condition for memories of two ids, and those for each of the two."""
         self.values: dict[str, Any] = {"project": query.project}
         self.clauses = ["m.project = :project and m.removed_ms is null", IS_THERE]
+        if query.pinned is not None:  # SQLite looks at them in this order: first what is true of few
+            self.clauses.append(f"m.pinned = {self.value(query.pinned)}")
         fields = (
+            ("m.kind", query.kinds),
             ("m.namespace", query.namespaces),
             (OF_USER, query.user_ids),
             ("m.session_id", query.session_ids),
-            ("m.kind", query.kinds),
         )
         self.clauses += [self.clause_of(column, condition) for column, condition in fields if condition is not None]
         for column, tags in (("m.topics", query.topics), ("m.entities", query.entities)):
@@ -148,8 +150,6 @@ class Conditions:
             self.clauses.append(f"m.created_ms <= {self.value(query.as_of_ms)}")
         if query.unexpired_at_ms is not None:
             self.clauses.append(f"(m.expires_ms is null or m.expires_ms > {self.value(query.unexpired_at_ms)})")
-        if query.pinned is not None:
-            self.clauses.append(f"m.pinned = {self.value(query.pinned)}")
         if not query.with_superseded:
             self.values["as_of"] = query.as_of_ms
             self.clauses.append(f"not {IS_SUPERSEDED}")
@@ -181,7 +181,8 @@ class Conditions:
                 return f"{column} is not null and {clause}" if None in values else f"({column} is null or {clause})"
 
     def is_among(self, column: str, values: Sequence[str | None]) -> str:
-        return f"{column} in {self.value([value for value in values if value is not None])}"
+        some = [value for value in values if value is not None]
+        return f"{column} in {self.value(some)}" if some else "false"
 
     def has_tag(self, column: str, tag: str) -> str:
         return f"strpos({column}, {self.value(f'{TAG_END}{tag}{TAG_END}')}) > 0"

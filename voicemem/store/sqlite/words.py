@@ -69,22 +69,15 @@ def frequencies(row: apsw.FTS5ExtensionApi, *numbers: Any) -> bytes:
     `numbers` are how many leading phrases are of the scope, how many are of each word, and the weights of the columns
     after the scope's; further columns have the same words with other marks.
     """
-    first, each, weights = int(numbers[0]), int(numbers[1]), numbers[2:]
-    counts = array("d", [sum(row.column_size(column) for column in range(1, len(weights) + 1))])
-    for phrase in range(first, row.phrase_count, each):
-        counts.append(sum(frequency(row, one, weights) for one in range(phrase, phrase + each)))
+    first, each, weights = numbers[0], numbers[1], numbers[2:]
+    counts = array("d", [sum([row.column_size(column) for column in range(1, len(weights) + 1)])])
+    for start in range(first, row.phrase_count, each):
+        often = 0.0
+        for phrase in range(start, start + each):
+            for column in row.phrase_columns(phrase):
+                often += weights[(column - 1) % len(weights)] * len(row.phrase_column_offsets(phrase, column))
+        counts.append(often)
     return counts.tobytes()
-
-
-def frequency(row: apsw.FTS5ExtensionApi, phrase: int, weights: Sequence[float]) -> float:
-    columns = row.phrase_columns(phrase)
-    if not columns:
-        return 0.0
-    if len(columns) == 1:
-        (column,) = columns
-        return weights[(column - 1) % len(weights)] * len(row.phrase_column_offsets(phrase, column))
-    places = row.phrase_locations(phrase)
-    return sum(weights[(column - 1) % len(weights)] * len(places[column]) for column in columns)
 
 
 class Hit(NamedTuple):
