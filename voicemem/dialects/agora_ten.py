@@ -93,7 +93,7 @@ def reduced_part(frame: JsonObject) -> Frame:
     part = content[PART]
     bounds = (len(part["id"]) <= 64, len(part["data"]) <= MAX_PART, 1 <= part["index"] <= part.get("parts", MAX_PARTS))
     if not all(bounds) or part.get("parts", 1) > MAX_PARTS:
-        raise MalformedFrame("A part of a message has another form.")
+        raise MalformedFrame("A part of a message is malformed.")
     return Frame(content, id=f"{part['id']}/{part['index']}", side="vendor")
 
 
@@ -112,7 +112,7 @@ def decoded(data: str) -> JsonObject:
     try:
         return json_object(base64.b64decode(data, validate=True), MAX_MESSAGE_BYTES)
     except ValueError:  # also from the base64
-        raise MalformedFrame("The parts of a message hold no JSON object.") from None
+        raise MalformedFrame("The parts of a message are not a JSON object.") from None
 
 
 def is_collected(frame: JsonObject) -> bool:

@@ -92,7 +92,7 @@ def kind_and_body(raw: JsonObject) -> tuple[str, JsonObject]:
             raise UnknownFrame(str(next(iter(event))))
         raise MalformedFrame("An event of this dialect names its kind.")
     if not isinstance(event[name], dict):
-        raise MalformedFrame("What an event of this dialect says is an object.")
+        raise MalformedFrame("The body of an event of this dialect is an object.")
     return name, event[name]
 
 

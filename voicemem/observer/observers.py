@@ -71,7 +71,7 @@ class ObservedCall:
         except NotOursError:
             pass
         except Exception as error:  # a bug of ours would recur with every attempt
-            LOG.exception("An observation broke off: %s", type(error).__name__)
+            LOG.exception("An observation has failed: %s", type(error).__name__)
             with suppress(NotOursError):
                 await self.report("failed", "internal", None)
         finally:

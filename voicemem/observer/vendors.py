@@ -38,7 +38,7 @@ VENDORS = {
 def find_vendor(dialect: str) -> Vendor:
     """Return the vendor of a dialect. Raises `Refused` (`unknown_dialect`)."""
     if dialect not in VENDORS:
-        raise Refused("unknown_dialect", f"Calls can be observed of: {', '.join(VENDORS)}.")
+        raise Refused("unknown_dialect", f"Calls can be observed at: {', '.join(VENDORS)}.")
     return VENDORS[dialect]
 
 

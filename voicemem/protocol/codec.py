@@ -137,7 +137,7 @@ def refuse_nul_in_names(value: Any) -> None:
         case dict():
             for key, item in value.items():
                 if "\0" in key or (key in NAMES and isinstance(item, str) and "\0" in item):
-                    raise Refused("invalid_field", "An id, a name or a key may have no U+0000.")
+                    raise Refused("invalid_field", "An id, a name or a key must not contain U+0000.")
                 refuse_nul_in_names(item)
         case list():
             for item in value:
@@ -570,7 +570,7 @@ def check_memory(event: events.MemoryAdded | events.MemoryEdited) -> None:
 def check_memory_text(text: str) -> None:
     """Raise `Refused` for a memory's text that is empty or too long."""
     if not text.strip():
-        raise Refused("invalid_field", "The text of a memory must have a character that is no space: `text`")
+        raise Refused("invalid_field", "The text of a memory must have a character that is not a space: `text`")
     if len(text.encode()) > MAX_MEMORY_BYTES:
         limit = f"{MAX_MEMORY_BYTES:,} bytes of UTF-8"
         raise Refused("text_too_long", f"The text of a memory may have at most {limit}; give longer ones as several.")

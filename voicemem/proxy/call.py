@@ -204,7 +204,7 @@ class Call:
                     memory = self.memories.begin(self.request, self.key)
                     self.recording = Recording(memory, self.reads)
                 except Exception:  # the call continues
-                    LOG.exception("A call is not remembered")
+                    LOG.exception("A call is not recorded")
             else:  # the caller's bytes are dropped: none were checked
                 self.caller.is_deaf, self.caller.early = True, bytearray()
                 asyncio.get_running_loop().call_later(10.0, upstream.hang_up)  # seconds for the rest of the refusal

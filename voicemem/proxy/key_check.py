@@ -20,7 +20,7 @@ FRESH_S = 3.0
 """After this long, the memory is asked about a key again, so a revoked key soon makes no more calls."""
 ASK_S, ASK_AGAIN_S = 3.0, 1.0
 """How long a call waits for the memory's answer about its key; the latter for a key that was good before."""
-NEEDED = "Show a key of the memory: in the header X-Voicemem-Key{place}."
+NEEDED = "Send a key of the memory in the header X-Voicemem-Key{place}."
 NOT_KNOWN = "The memory does not know this key, or has revoked it: send another one in X-Voicemem-Key{place}."
 IN_PLACE = ", or in place of the vendor's, which the proxy adds"
 OPEN_MEMORY = (

@@ -105,7 +105,7 @@ class Memories:
     def closed(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and isinstance(task.exception(), ClientError):
-            LOG.warning("Not everything of a call is stored.")
+            LOG.warning("A call was not stored completely.")
 
     def counts(self) -> Counter[str]:
         """Return the counts of all frames so far by result: taken, ignored, unknown, malformed, dropped."""

@@ -66,7 +66,7 @@ class Direction:
         try:
             self.feed(data)
         except InvalidWebsocketData:
-            self.recording.give_up("What crosses the connection is not a websocket's")
+            self.recording.give_up("The data of the connection are not a websocket's")
         except Exception as error:  # the call must continue
             self.recording.give_up(f"It could not be read ({type(error).__name__})")
 
@@ -185,7 +185,7 @@ class Recording:
     def give_up(self, reason: str) -> None:
         """Read nothing more of this call, which continues."""
         self.is_broken = True
-        LOG.warning("%s: the rest of the call is not remembered.", reason, extra={"session": self.memory.session_id})
+        LOG.warning("%s: the rest of the call is not recorded.", reason, extra={"session": self.memory.session_id})
 
     @property
     def close_code(self) -> int:

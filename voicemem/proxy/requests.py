@@ -169,7 +169,7 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
         if not path.startswith(PREFIX):
             raise Refused("not_found", f"Calls are forwarded at {PREFIX}DIALECT; upstreams are set for {known}.")
         if dialect in DIALECTS:
-            raise Refused("unknown_dialect", f"No upstream is set for this dialect (--upstream), but for {known}.")
+            raise Refused("unknown_dialect", f"No upstream (--upstream) is set for this dialect, only for {known}.")
         raise Refused("unknown_dialect", no_such_dialect(dialect))
     check_handshake(request, rest, settings)
     session_id, user_id, query = split_query(query, request.value(SESSION_HEADER), request.value(USER_HEADER))
@@ -192,7 +192,7 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
     claims = None if key is None else shown_claims(key)
     if claims is not None:
         if session_id not in (None, claims.sub):
-            raise Refused("forbidden", "A session token opens its own session alone.")
+            raise Refused("forbidden", "A session token opens only its own session.")
         session_id = claims.sub
     head = handshake_head(upstream.target(slash + rest, public_query), upstream.authority, request, left_out, added)
     expires_s = None if claims is None else claims.exp
@@ -205,7 +205,7 @@ def check_handshake(request: Request, rest: str, settings: Settings) -> None:
     nonces, versions = request.values("sec-websocket-key"), request.values("sec-websocket-version")
     is_plain = len(nonces) == 1 and NONCE.fullmatch(nonces[0]) and versions in ([], ["13"])  # both are forwarded
     if request.method != "GET" or not asks or not is_plain:
-        raise Refused("invalid_http", "This path takes websockets: a GET with Upgrade: websocket.")
+        raise Refused("invalid_http", "This path accepts only websockets: a GET with Upgrade: websocket.")
     parts = re.split(r"[/\\]", unquote_all(rest))
     if "." in parts or ".." in parts or "#" in rest:  # it could leave the upstream's own path
         raise Refused("invalid_http", "The path may not have the segments . and .., or a fragment.")
@@ -214,7 +214,7 @@ def check_handshake(request: Request, rest: str, settings: Settings) -> None:
         raise Refused("foreign_origin", "Pages of this origin may not use the proxy; --allow-origin lets them in.")
     ours = {name.lower() for name, _ in request.headers if name.lower().startswith("x-voicemem-")}
     if not ours <= {*OUR_HEADERS}:  # such as a header that names an upstream
-        raise Refused("invalid_http", "Of the headers X-Voicemem-…, the proxy takes -Key, -Session and -User.")
+        raise Refused("invalid_http", "The proxy's only X-Voicemem-… headers are -Key, -Session and -User.")
 
 
 def split_query(query: str, session_id: str | None, user_id: str | None) -> tuple[str | None, str | None, str]:
@@ -230,7 +230,7 @@ def split_query(query: str, session_id: str | None, user_id: str | None) -> tupl
         elif ours[name] in (None, value):
             ours[name] = value
         else:
-            raise Refused("invalid_query", f"The parameter {name}, or its header, says two things.")
+            raise Refused("invalid_query", f"The parameter {name}, or its header, has two values.")
     session_id, user_id = ours.values()
     if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
         raise Refused("invalid_query", f"A session id must be {SESSION_ID_RULE}")

@@ -116,7 +116,7 @@ class ProxyServer:
         """Answer a health check, or begin the requested call."""
         try:
             if not head:
-                raise Refused("invalid_http", "The head of a request may have 64 KiB.")
+                raise Refused("invalid_http", "The head of a request may have at most 64 KiB.")
             request = parse_request(head)
             caller.asks_for_head = request.method == "HEAD"
             if not request.target.startswith(PREFIX):
@@ -129,7 +129,7 @@ class ProxyServer:
             if self.draining:
                 raise Refused("draining")
             if len(self.calls) >= self.settings.max_calls:
-                raise Refused("too_many_connections", "The proxy has as many calls as it may have (--max-calls).")
+                raise Refused("too_many_connections", "The proxy has reached its limit of calls (--max-calls).")
         except Refused as refused:
             self.refuse(caller, refused)
             return

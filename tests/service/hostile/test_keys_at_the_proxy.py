@@ -112,7 +112,7 @@ def test_headers_that_must_go_on_hold_nothing_else(header: str) -> None:
     """Of those of the handshake, each has the one form that it may have."""
     name, _, value = header.partition(": ")
     right = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
-    with pytest.raises(Refused, match="takes websockets"):
+    with pytest.raises(Refused, match="accepts only websockets"):
         read_request(Request("GET", "/v1/proxy/gemini-live", [*{**right, name: value}.items()]), SETTINGS)
 
 

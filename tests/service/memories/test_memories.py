@@ -306,7 +306,7 @@ async def test_null_is_as_if_left_out(api: RestClient) -> None:
 
 BAD: dict[str, tuple[JsonObject, str]] = {
     "no text": ({}, "text"),
-    "an empty text": ({"text": " \n"}, "no space"),
+    "an empty text": ({"text": " \n"}, "not a space"),
     "a number": ({"text": 1}, "a text"),
     "a text of a megabyte": ({"text": "a" * 900_000}, "1,000 bytes"),
     "a long text": ({"text": "ü" * 501}, "1,000 bytes"),
@@ -331,7 +331,7 @@ BAD: dict[str, tuple[JsonObject, str]] = {
     "a NUL in an id": ({"text": "A.", "id": "a\0b"}, "U+0000"),
     "an unknown one": ({"text": "A.", "supersedes": ["nosuch"]}, "no memory with this id: `supersedes[0]`"),
     "a bad one of two": ({"memories": [{"text": "A."}, {"text": "B.", "kind": 1}]}, "`memories[1].kind`"),
-    "a bad text of two": ({"memories": [{"text": "A."}, {"text": " "}]}, "no space: `memories[1].text`"),
+    "a bad text of two": ({"memories": [{"text": "A."}, {"text": " "}]}, "not a space: `memories[1].text`"),
     "a long text of two": ({"memories": [{"text": "A."}, {"text": "b" * 1_001}]}, "`memories[1]`"),
     "an unknown field of two": ({"memories": [{"text": "A."}, {"text": "B.", "colour": 1}]}, "memories[1]"),
     "an unknown one of two": (

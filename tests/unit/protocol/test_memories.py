@@ -53,7 +53,7 @@ BAD = [
     (ADDED | {"kind": "message"}, "kind"),
     (ADDED | {"memory_id": "x" * 129}, "memory_id"),
     (ADDED | {"text": "Another text."}, "hash"),
-    (ADDED | {"text": " "}, "no space"),
+    (ADDED | {"text": " "}, "not a space"),
     (ADDED | {"text": "a" * 1_001}, "1,000 bytes"),
     (EDITED | {"text": "a" * 300_000}, "too_long"),
     (ADDED | {"topics": ["a,b"]}, "topics"),

@@ -217,7 +217,7 @@ def condition(field: str, values: Values) -> Condition | None:
         return AnyOf(tuple(one for one in values.allowed if values.takes(one)))
     if values.prefix is not None:
         if values.excluded:
-            raise Refused("invalid_field", f"`startswith` cannot be combined with what is excluded: `{field}`")
+            raise Refused("invalid_field", f"`startswith` cannot be combined with excluded values: `{field}`")
         return StartsWith(values.prefix)
     return NoneOf(values.excluded) if values.excluded else None
 

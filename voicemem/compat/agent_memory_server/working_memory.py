@@ -191,7 +191,7 @@ class WorkingMemories:
         update = config_update(stream, body, renew=not change.add)
         if not all(one.was_put for one in view.messages[: change.forget]):
             code = "session_ended" if stream.state == "ended" else "session_in_use"
-            raise Refused(code, "What was said in a call can be added to, but not replaced: send its messages first.")
+            raise Refused(code, "The messages of a call can be added to, but not replaced: send them first.")
         if (change.add or change.forget or update) and stream.state == "ended" and not may_reopen(stream, now_ms):
             raise Refused("session_ended")
         state = await self.read_models.get_state(stream)

@@ -114,7 +114,7 @@ def inflate(text: str) -> bytes:
     except (binascii.Error, zlib.error) as error:
         raise ValueError(str(error)) from None
     if not stream.eof or stream.unused_data:
-        raise ValueError("too large, cut off, or with something behind it")
+        raise ValueError("too large, cut off, or followed by other data")
     return content
 
 

@@ -84,7 +84,7 @@ def rotate_certificate(store: str, certificate: str | None, app_id: str) -> None
     text = read_secret("Certificate") if certificate is None else certificate
     app = in_store(store, lambda opened: registry(opened).rotate(EVERY_PROJECT, app_id, text))
     audit("agora_certificate_rotated", COMMAND_LINE, app.project, app=app_id)
-    click.echo(f"app {app_id} has the new certificate; the one before is valid until it is retired")
+    click.echo(f"app {app_id} has the new certificate; the previous one is valid until it is retired")
 
 
 @agora.command("retire", short_help="Refuse an app's old certificate.")

@@ -134,7 +134,7 @@ def sender_of(raw: JsonObject) -> Side:
     if not vendor and not app:
         if raw:
             raise UnknownFrame(str(next(iter(raw))))
-        raise MalformedFrame("A message of this dialect says something.")
+        raise MalformedFrame("A message of this dialect has content.")
     return "vendor" if vendor else "app"
 
 

@@ -414,5 +414,5 @@ class CallMemory:
                 try:
                     await self.client.close(0)
                 except ClientError as error:
-                    LOG.warning("Not everything of a call is stored. Session %s: %s", self.session_id, error.detail)
+                    LOG.warning("A call was not stored completely. Session %s: %s", self.session_id, error.detail)
             self.on_left()

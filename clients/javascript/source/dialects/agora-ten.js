@@ -95,5 +95,5 @@ function decoded(data) {
   } catch {
     // it is said below
   }
-  throw new MalformedFrame("The parts of a message hold no JSON object.");
+  throw new MalformedFrame("The parts of a message are not a JSON object.");
 }

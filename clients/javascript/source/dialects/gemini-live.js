@@ -111,7 +111,7 @@ function senderOf(given) {
     if (names.length > 0) {
       throw new UnknownFrame(names[0]);
     }
-    throw new MalformedFrame("A message of this dialect says something.");
+    throw new MalformedFrame("A message of this dialect has content.");
   }
   return isVendor ? "vendor" : "app";
 }

@@ -109,7 +109,7 @@ export class BackgroundSession {
     try {
       await this.session?.flush({ timeoutMs });
     } catch (error) {
-      this.warnOnce("Not everything of a call is stored.", error);
+      this.warnOnce("A call was not stored completely.", error);
     }
   }
 
