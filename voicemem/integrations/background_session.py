@@ -1,4 +1,4 @@
-"""A session for code that nothing may hold up: opened in the background, and read in bounded time or not at all.
+"""A session for code that must not block: opened in the background, and read in bounded time or not at all.
 
 `AttachedMemory` is what integrations return for a call that they follow.
 """
@@ -23,16 +23,16 @@ from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
 NAMES_BYTES = 64
-"""The bytes that the client adds to an event, besides the values of ids."""
+"""The bytes that the client adds to an event, besides its ids."""
 QUIET_S = 5.0
-"""After a read that failed, the memory is not asked for so long."""
+"""After a failed read, the memory is not asked for this long."""
 OPENED_AGAIN_S = 0.5
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class NewestEntries(OrderedDict[K, V]):
-    """A mapping that keeps only a number of its newest entries."""
+    """A mapping that keeps only its newest entries."""
 
     def __init__(self, at_most: int) -> None:
         super().__init__()
@@ -45,24 +45,24 @@ class NewestEntries(OrderedDict[K, V]):
 
 
 class EarlyEvent(NamedTuple):
-    """An event that waits for the session to be open, whether it ends that, and its size in bytes."""
+    """An event that waits for the session to open, whether it ends the session, and its size in bytes."""
 
     event: JsonObject
     ends: bool
     size: int
     missing: int = 0
-    """How many came before it that could not be kept."""
+    """The number of events before it that could not be kept."""
 
 
 def config_of(user_id: str | None, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The configuration of a user's new session."""
+    """Return the configuration of a user's new session."""
     return config if user_id is None else {**(config or {}), "user_id": user_id}
 
 
 class BackgroundSession:
-    """One producer's session. `send` and `context` never raise; what they cannot do is logged, once for each reason.
+    """One producer's session. `send` and `context` never raise; failures are logged once for each reason.
 
-    Without an id it makes one, so that the session is the same however often it has to be opened.
+    Without an id it makes one, so that the session is the same however often it must be opened.
     """
 
     def __init__(self, client: Client, session_id: str | None, producer: str, config: Mapping[str, Any] | None) -> None:
@@ -74,19 +74,19 @@ class BackgroundSession:
         """None until the server has answered."""
         self.error: ClientError | None = None
         self.early: deque[EarlyEvent] = deque()
-        """Events that wait for the session to be open, within the limits of the client's buffer."""
+        """Events that wait for the session to open, within the limits of the client's buffer."""
         self.early_bytes = 0
         self.missing = 0
-        """How many events have come since the last of these for which there was no room."""
+        """The number of events since the last of these for which there was no room."""
         self.times_found = 0
-        """How often the session had been found when this one had it."""
+        """How often the session had been found when this object got it."""
         self.drops = DroppedEvents(client.options.on_dropped)
         self.quiet_until = 0.0
         self.logged: set[str] = set()
         self.opening = asyncio.create_task(self.open())
 
     async def open(self) -> None:
-        """Try until the session is open, or the server says that it never will be."""
+        """Try until the session is open, or the server refuses it for good."""
         while self.session is None and self.error is None:
             try:
                 self.session = await self.client.open(self.session_id, producer=self.producer, config=self.config)
@@ -106,7 +106,7 @@ class BackgroundSession:
         if self.session is not None:
             self.times_found = self.session.times_found
         while self.early:  # new events wait behind these
-            for _ in range(min(100, len(self.early))):  # then the event loop gets its turn
+            for _ in range(min(100, len(self.early))):  # then other tasks get their turn
                 event, ends, size, missing = self.early.popleft()
                 self.release(size)
                 self.forward(event, ends, missing)
@@ -115,7 +115,7 @@ class BackgroundSession:
     def send(self, event: JsonObject, ends: bool = False) -> None:
         """Send an event at once, or keep it until the session is open. It should have its `ts`.
 
-        `ends` says that it ends the session, as a `session.end` does anyway.
+        `ends` marks an event that ends the session, besides `session.end`.
         """
         if self.early or (self.session is None and self.error is None):
             self.keep(event, ends)
@@ -136,7 +136,7 @@ class BackgroundSession:
         options = self.client.options
         try:
             size = len(msgspec.json.encode(event)) + len(self.session_id) + len(self.producer) + NAMES_BYTES
-        except (TypeError, ValueError, RecursionError):  # the client will say what is wrong with it
+        except (TypeError, ValueError, RecursionError):  # the client will report it
             size = 0
         full = len(self.early) >= options.max_events or self.early_bytes + size > options.max_bytes
         is_taken = ends or not full
@@ -157,7 +157,7 @@ class BackgroundSession:
 
     @property
     def is_alone(self) -> bool:
-        """True if no other code has found the same producer's session since this one had it."""
+        """True if no other code has found the same producer's session since this object got it."""
         return self.session is None or self.session.times_found == self.times_found
 
     @property
@@ -165,11 +165,11 @@ class BackgroundSession:
         return self.drops.counts.total() + (0 if self.session is None else self.session.dropped)
 
     async def context(self, **params: Any) -> JsonObject | None:
-        """The body of the next LLM request, with everything that was sent before; None if it does not come in time.
+        """Return the body of the next LLM request, with everything sent before; None if it does not come in time.
 
-        It takes at most the option `context_timeout_s` of the client in all. Half of that may be for a session that is
-        not open yet, so that the first request of a call has what earlier calls left. After a failure the next are None
-        at once, for five seconds.
+        It takes at most the client's option `context_timeout_s`. Half of that may be the wait for the session to open,
+        so that the first request of a call has text from earlier calls. For five seconds after a failure, it returns
+        None at once.
         """
         began, timeout_s = time.monotonic(), self.client.options.context_timeout_s
         if began < self.quiet_until:
@@ -192,7 +192,7 @@ class BackgroundSession:
             LOG.warning("%s Session %s: %s", consequence, self.session_id, detail)
 
     async def aclose(self, timeout: float | None = None) -> None:
-        """Wait until everything that was sent is on disk, at most `timeout` seconds (`close_timeout_s` by default)."""
+        """Wait until everything sent is on disk, at most `timeout` seconds (`close_timeout_s` by default)."""
         deadline_s = self.client.options.close_timeout_s if timeout is None else timeout
         began = time.monotonic()
         await asyncio.wait({self.opening}, timeout=deadline_s)
@@ -212,7 +212,7 @@ class BackgroundSession:
 
 
 class AttachedMemory:
-    """The memory of one call that an integration follows; `end` reports the end of the call, with a reason."""
+    """The memory of a call that an integration follows; `end` reports the end of the call, with a reason."""
 
     def __init__(self, session: BackgroundSession, ledger: Ledger, end: Callable[[str | None], object]) -> None:
         self.session = session
@@ -221,13 +221,13 @@ class AttachedMemory:
         self.end = end
 
     def speaks(self, agent: str | None) -> None:
-        """Name the agent that speaks from now on, of several, where the framework does not."""
+        """Name the agent that speaks from now on, if there are several and the framework does not name it."""
         self.ledger.agent = agent
 
     async def aclose(self, reason: str | None = None, *, timeout: float | None = None) -> None:
-        """End the call, if it has not ended, and wait until all of it is on disk; never raises.
+        """End the call, if it has not ended, and wait until all of it is on disk. Never raises.
 
-        It takes at most `timeout` seconds, by default the client's `close_timeout_s`. It can be a shutdown callback.
+        It takes at most `timeout` seconds, by default the client's `close_timeout_s`, and can be a shutdown callback.
         """
         self.end(reason)
         await self.session.aclose(timeout)
@@ -235,15 +235,15 @@ class AttachedMemory:
 
 @cache
 def joined_type(name: str, ours: type, module: str, base: str) -> Any:
-    """The class of ours that is one of a framework's too; it can be made only where that is installed."""
+    """Return a class that inherits from ours and from a framework's, which must be installed."""
     return type(name, (ours, getattr(import_module(module), base)), {})
 
 
 def check_installed(module: str, name: str, extra: str) -> None:
-    """Raise `ImportError` if a framework is not installed, with the extra that installs it."""
+    """Raise `ImportError`, with the extra to install, if a framework is not installed."""
     try:
         is_installed = find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it is in
+    except ModuleNotFoundError:  # nor is its parent package
         is_installed = False
     if not is_installed:
         raise ImportError(f"{name} is not installed: pip install 'voicemem-core[{extra}]'")

@@ -1,7 +1,7 @@
-"""Conversations of frameworks that report texts and tools, while a player, if there is one, reports what was heard.
+"""Conversations of frameworks that report texts and tools, while a player may report what was heard.
 
-`Conversation` sends what is reported of one session. `Sessions` keeps them on the event loop of the client, whatever
-thread or event loop a run has. `Call` is for the program that plays the replies.
+`Conversation` sends the reports of one session. `Sessions` keeps them on the event loop of the client, whatever thread
+or event loop a run has. `Call` is for the program that plays the replies.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ P = ParamSpec("P")
 
 
 class Conversation:
-    """One session's reports: texts and tools of the framework, and playback of its replies, by default the newest.
+    """The reports of one session: texts and tools of the framework, and playback of its replies, by default the newest.
 
-    `item` is the id of an utterance or reply in the memory, by which any other producer may speak of it, too.
+    `item` is the id of an utterance or reply in the memory, which other producers may use too.
     """
 
     def __init__(self, session: BackgroundSession) -> None:
@@ -43,18 +43,18 @@ class Conversation:
         self.count = 0
         self.reply: str | None = None
         self.utterance: str | None = None
-        """The user's newest utterance that was sent from here: tools that are called next are of its turn."""
+        """The user's newest utterance sent from here: the next tool calls are in its turn."""
         self.agent: str | None = None
         self.heard: NewestEntries[str, str] = NewestEntries(100)
-        """Heard texts of replies that were cut, for while the memory is away."""
+        """Heard texts of cut replies, used while the memory is away."""
         self.after_tools = 0
-        """The earliest time of what comes next: an answer is later than the tools that were called for it."""
+        """The earliest time of the next event: an answer is later than its tool calls."""
         self.opening: frozenset[str] | None = None
-        """The framework's messages that were there before the memory knew anything, by their ids."""
+        """The ids of the framework's messages from before the memory had any."""
 
     @property
     def is_over(self) -> bool:
-        """True if the session has ended, so that it must be opened again for more."""
+        """True if the session has ended, and must be opened again for more."""
         return self.session.session is not None and self.session.session.state == "ended"
 
     # What your player calls
@@ -62,9 +62,9 @@ class Conversation:
     def interrupted(
         self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
     ) -> None:
-        """Report that the user cut a reply, by default the newest: they had heard this text, or this much of its audio.
+        """Report that the user cut a reply, by default the newest, after this text, or this much of its audio.
 
-        Give `audio_end_ms` after `played`, or else the length of the audio is not known.
+        Give `audio_end_ms` after `played`, or the length of the audio is not known.
         """
         self.cut(item, heard_text, audio_end_ms)
 
@@ -111,7 +111,7 @@ class Conversation:
         return f"{self.prefix}{self.count}"
 
     def user_said(self, text: str, item: str) -> JsonObject:
-        """A whole utterance; returns what takes it back."""
+        """Report a whole utterance. Return the event that takes it back."""
         self.utterance = item
         said = {"type": "asr", "item": item, "segment": 0, "final": True}
         self.send({**said, "text": text})
@@ -122,13 +122,13 @@ class Conversation:
         self.send({"type": "llm.delta", "item": item, "text": text})
 
     def replied(self, text: str | None, item: str, agent: str | None = None) -> JsonObject:
-        """The whole text of a reply, or what it has grown to if there is none; returns what takes it back."""
+        """Report a whole reply; without a text, its deltas so far. Return the event that takes it back."""
         self.reply = item
         self.send({"type": "llm.done", "item": item, "text": text, "agent": agent or self.agent})
         return {"type": "llm.cancel", "item": item}
 
     def tool_called(self, call_id: str, name: str, arguments: Any) -> None:
-        """The LLM called a tool, with JSON or a string of it."""
+        """Report that the LLM called a tool, with JSON or a string of it."""
         call = {"type": "tool.call", "call_id": call_id, "name": name, "arguments": parsed(arguments)}
         self.send({**call, "item": self.utterance})
 
@@ -136,7 +136,7 @@ class Conversation:
         self.send({"type": "tool.result", "call_id": call_id, "result": parsed(result)})
 
     async def known_messages(self, own: Sequence[Any]) -> list[Any] | None:
-        """Return the messages of the memory, in OpenAI's form; `own` are the framework's, as `runs` has them."""
+        """Return the messages of the memory in OpenAI's form; `own` are the framework's, in the form of `runs`."""
         body = await self.session.context(style="openai", tools=True)
         if body is None:
             return None
@@ -150,7 +150,7 @@ class Conversation:
         return messages
 
     def send(self, event: JsonObject) -> None:
-        """Send an event at this time, without what is None in it."""
+        """Send an event with the current time, without fields that are None."""
         known = {name: value for name, value in event.items() if value is not None}
         at = max(time.time_ns() // 1_000_000, self.after_tools)
         if event["type"].startswith("tool."):
@@ -159,7 +159,7 @@ class Conversation:
 
 
 def parsed(value: Any) -> Any:
-    """The JSON of a string; anything else as it is."""
+    """Return the JSON of a string; anything else unchanged."""
     try:
         return msgspec.json.decode(value) if isinstance(value, str) else msgspec.json.decode(msgspec.json.encode(value))
     except (*MALFORMED, TypeError, ValueError):
@@ -167,12 +167,12 @@ def parsed(value: Any) -> Any:
 
 
 def as_object(value: Any, name: str) -> JsonObject:
-    """Return an object, for frameworks that take nothing else."""
+    """Return an object, for frameworks that take only these."""
     return value if isinstance(value, dict) else {name: value}
 
 
 class ClientCalls:
-    """Runs requests where their client runs: in place, or on the event loop of a `SyncClient`."""
+    """Runs requests where their client runs: here, or on the event loop of a `SyncClient`."""
 
     def __init__(self, client: Client | SyncClient) -> None:
         self.client = client._wrapped if isinstance(client, SyncClient) else client
@@ -184,7 +184,7 @@ class ClientCalls:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.thread.loop))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """`run` for code without asyncio. Raises `RuntimeError` unless there is a `SyncClient`."""
+        """Run a request for code without asyncio. Raises `RuntimeError` unless there is a `SyncClient`."""
         if self.thread is None:
             work.close()
             raise RuntimeError("Calls without asyncio need a SyncClient; a Client serves those with it, such as aget.")
@@ -195,7 +195,7 @@ M = TypeVar("M", bound=Conversation)
 
 
 class Sessions(Generic[M]):
-    """The sessions of one plugin; `make` makes their conversations. No method raises."""
+    """The sessions of one plugin; `make` creates their conversations. No method raises."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Sessions(Generic[M]):
     ) -> None:
         self.client = client._wrapped if isinstance(client, SyncClient) else client
         self.loop: asyncio.AbstractEventLoop | None = client._thread.loop if isinstance(client, SyncClient) else None
-        """The event loop of sessions; that of an asynchronous client is known once it is used."""
+        """The event loop of the sessions; for an asynchronous client, None until the first use."""
         self.make = make
         self.config = config
         self.producer = producer
@@ -221,7 +221,7 @@ class Sessions(Generic[M]):
         return conversation
 
     def find_loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop of this thread of the process, which becomes that of an asynchronous client."""
+        """Return the event loop of this thread, which becomes that of an asynchronous client."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -247,7 +247,7 @@ class Sessions(Generic[M]):
             self.log_once(f"Runs are not remembered: {error}.")
 
     async def ask(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> T | None:
-        """Return what a session's conversation answers; None if it does not."""
+        """Return the answer of a session's conversation; None if there is none."""
         with self.guarded():
             if self.find_loop() is self.loop:
                 return await ask(self.session(session_id))
@@ -255,7 +255,7 @@ class Sessions(Generic[M]):
         return None
 
     def wait(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> T | None:
-        """`ask` for code that is not asynchronous."""
+        """Ask a session's conversation, for code that is not asynchronous."""
         with self.guarded():
             if self.find_loop() is self.loop:
                 raise RuntimeError("a run on the client's own event loop must be asynchronous, such as ainvoke")
@@ -267,7 +267,7 @@ class Sessions(Generic[M]):
         return self.client.options.context_timeout_s + 1.0  # more than the read may take
 
     def submitted(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Return a future of the client's event loop. Raises `RuntimeError` if that does not run."""
+        """Return a future of the client's event loop. Raises `RuntimeError` if the loop does not run."""
         if self.loop is None or self.loop.is_closed():
             raise RuntimeError("the client's event loop does not run")
 
@@ -278,7 +278,7 @@ class Sessions(Generic[M]):
 
     @contextmanager
     def guarded(self, consequence: str = "The agent continues with its own messages") -> Iterator[None]:
-        """Whatever is raised is logged once, and the agent continues."""
+        """Log any exception once, so that the agent continues."""
         try:
             yield
         except Exception as error:
@@ -291,7 +291,7 @@ class Sessions(Generic[M]):
 
 
 def reported(method: Callable[Concatenate[Conversation, P], None]) -> Callable[Concatenate[Call, P], None]:
-    """Return a method of `Call` that soon does the same of its conversation."""
+    """Return a method of `Call` that soon calls the method of its conversation."""
 
     @wraps(method)
     def report(call: Call, /, *arguments: P.args, **named: P.kwargs) -> None:
@@ -301,7 +301,7 @@ def reported(method: Callable[Concatenate[Conversation, P], None]) -> Callable[C
 
 
 class Call:
-    """One call, for your player to report to from any thread; `item` names a reply, by default the newest.
+    """One call, to which your player reports from any thread; `item` names a reply, by default the newest.
 
     No method raises, and none but `aclose` and `close` waits.
     """
@@ -320,5 +320,5 @@ class Call:
         await self.sessions.ask(self.session_id, Conversation.aclose)
 
     def close(self) -> None:
-        """`aclose` for code that is not asynchronous."""
+        """Like `aclose`, for code that is not asynchronous."""
         self.sessions.wait(self.session_id, Conversation.aclose)

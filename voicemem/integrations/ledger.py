@@ -1,4 +1,4 @@
-"""The ledger of one call: what was said, synthesised, played and cut, as events of voicemem.v1. It knows no framework.
+"""The ledger of one call: texts said, synthesised, played and cut, as events of voicemem.v1, for any framework.
 
     ledger = Ledger(session.send)                         # anything that takes an event and returns at once
 
@@ -14,11 +14,11 @@
     ledger.cut("r1", 1200, at)                            # the caller broke in there
     ledger.end(at)
 
-Times named `at` are Unix ms, positions and lengths are ms of audio; both may have fractions. Where the TTS reports when
-each word sounds, `words_timed` takes the place of `voiced`, `audio_made` and `span_made`.
+Times named `at` are Unix ms, positions and lengths are ms of audio; both may have fractions. If the TTS reports the
+time of each word, `words_timed` replaces `voiced`, `audio_made` and `span_made`.
 
-No method raises, waits, or reads a clock. What comes after `end`, or is about a reply that is over, is dropped. A reply
-of which nothing was played leaves no message, once it is `withdrawn` or the call ends.
+No method raises, waits, or reads a clock. Reports after `end`, or about a reply that is over, are dropped. A reply that
+was never played leaves no message, once it is `withdrawn` or the call ends.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
 MAX_REPLIES = 256
-"""How many replies are kept, the newest; what comes for others is dropped."""
+"""The number of newest replies that are kept; reports about others are dropped."""
 WORDS_PER_EVENT = 500
 MAX_NAME = 128
 PLAYED_OUT_MS = 60.0
-"""A reply of which no more than this is left was played to its end."""
+"""A reply with no more audio left than this was played to its end."""
 P = ParamSpec("P")
 
 
@@ -54,42 +54,42 @@ class Reply:
         self.spoken = SpokenText(rate)
         self.has_word_times = False
         self.position_ms: float | None = None
-        """How far playback has come; None before it has begun."""
+        """The position of playback; None before it has begun."""
         self.reported_ms = float("-inf")
         self.complete = False
         self.is_named = False
         self.is_cut = False
         self.cut_ms: float | None = None
-        """The position of the last cut, if that is known."""
+        """The position of the last cut, if known."""
         self.cut_at = -MAX_INTEGER
         self.resumed_at = -MAX_INTEGER
         self.over = False
 
     @property
     def whole_ms(self) -> float | None:
-        """The length of its audio, once that is known."""
+        """The length of its audio, once known."""
         closed = self.spoken.closed_ms
         return closed if self.complete and closed and not self.spoken.is_open else None
 
     def is_played_out(self, position_ms: float) -> bool:
-        """Return whether a position is at the end of the audio, as far as it is made, or about there."""
+        """Return whether a position is at or near the end of the audio made so far."""
         return position_ms >= self.spoken.audio_ms - PLAYED_OUT_MS
 
     def said(self, text: str) -> None:
         self.text += text[: MAX_CHARS - len(self.text)]
 
     def close(self) -> None:
-        """Note that the reply is over: its texts are not needed any more."""
+        """Note that the reply is over, and drop its texts."""
         self.over = True
         self.text, self.spoken = "", SpokenText(self.spoken.rate)
 
     def voice_what_was_said(self) -> None:
-        """Take what was said as the text of the TTS, if nothing else is known of that."""
+        """Take the generated text as the text of the TTS, if no other is known."""
         if not self.spoken.text:
             self.spoken.voice(self.text)
 
     def evidence(self, position_ms: float | None, heard_text: str | None) -> JsonObject:
-        """Return the evidence of an interruption at a position; `heard_text` is the framework's own idea of it."""
+        """Return the evidence of an interruption at a position; `heard_text` is the framework's own estimate."""
         if position_ms is None:
             return {"heard_text": heard_text, "estimated": True} if heard_text else {}
         if position_ms <= 0:
@@ -107,18 +107,18 @@ class Reply:
 
 
 class Final(NamedTuple):
-    """Words of the caller that are final."""
+    """A final transcript of the caller."""
 
     event: JsonObject
     at: float
     began: float
-    """When the first of them came."""
+    """When its first words came."""
     item: str
     language: str | None
 
 
 def never_raises(method: Callable[Concatenate[Ledger, P], None]) -> Callable[Concatenate[Ledger, P], None]:
-    """Drop what cannot be understood, and everything after the end."""
+    """Drop reports that cannot be understood, and all after the end."""
 
     @wraps(method)
     def guarded(ledger: Ledger, /, *arguments: P.args, **named: P.kwargs) -> None:
@@ -133,7 +133,7 @@ def never_raises(method: Callable[Concatenate[Ledger, P], None]) -> Callable[Con
 
 
 def of_reply(method: Callable[Concatenate[Ledger, Reply, P], None]) -> Callable[Concatenate[Ledger, str, P], None]:
-    """As `never_raises`, for reports of a reply, which callers name by their own id; one that is over gets no more."""
+    """Like `never_raises`, for reports about a reply, by the integration's id; one that is over gets no more."""
 
     @wraps(method)
     def of_known(ledger: Ledger, reply: str, /, *arguments: P.args, **named: P.kwargs) -> None:
@@ -145,9 +145,9 @@ def of_reply(method: Callable[Concatenate[Ledger, Reply, P], None]) -> Callable[
 
 
 class Ledger:
-    """Reports of one call, sent as events.
+    """Sends the reports of one call as events.
 
-    `send` gets each event at once. `prefix` comes before all ids, so that those of two processes differ.
+    `send` gets each event at once. `prefix` begins all ids, so that those of two processes differ.
     """
 
     def __init__(self, send: Callable[[JsonObject], object], prefix: str = "") -> None:
@@ -164,13 +164,13 @@ class Ledger:
         self.spoken_until: float | None = None
         """When the caller stopped speaking, unless they speak again."""
         self.newest_final: Final | None = None
-        """The last final of the utterance, unless they have spoken again."""
+        """The last final of the utterance, unless the caller has spoken again."""
         self.utterance_has_final = False
         self.partial: tuple[JsonObject, float, str | None] | None = None
-        """The caller's words that are not final yet: their event, time and language."""
+        """The caller's partial transcript: its event, time and language."""
 
     def missed(self, where: str, error: Exception) -> None:
-        """Warn of what cannot be understood, once for each place of a call."""
+        """Warn of a report that cannot be understood, once for each kind in a call."""
         if where not in self.misses:
             self.misses.add(where)
             LOG.warning("The memory misses part of this call: `%s` is not as expected: %r.", where, error)
@@ -208,23 +208,23 @@ class Ledger:
             self.emit_final(self.newest_final)
 
     def emit_final(self, final: Final) -> None:
-        """Send the caller's words, with the time when they were said where that is known."""
+        """Send a final transcript, with the time at which it was said if that is known."""
         event, at, began, item, language = final
         until = self.spoken_until
         if until is not None and until <= at:
-            if until < began:  # a place in which they begin
+            if until < began:  # so that the utterance begins then
                 self.emit({**event, "text": "", "final": False}, until, item)
             event = {**event, "start_ms": 0, "end_ms": max(0, round(until) - round(began))}
         self.emit(event, at, item, language=language)
 
     @property
     def place(self) -> tuple[str, int]:
-        """The place of what the caller says next: the item of the utterance, and the number of the segment."""
+        """The place of the caller's next words: the item of the utterance, and the number of the segment."""
         return f"{self.prefix}u{self.utterances}", self.segment
 
     @never_raises
     def user_corrected(self, place: tuple[str, int], text: str, at: float) -> None:
-        """Report that the final at a place has become another text; an empty one takes it back."""
+        """Report that the final at a place has changed; an empty text takes it back."""
         item, segment = place
         self.emit({"type": "asr", "text": text, "final": True, "segment": segment}, at, item)
         newest = self.newest_final
@@ -233,16 +233,16 @@ class Ledger:
 
     @never_raises
     def transcribed(self, utterance: str, text: str, at: float, final: bool, *, ended: bool = False) -> None:
-        """Report a transcript by its id, where a framework has one for each utterance; an empty one keeps the place.
+        """Report a transcript by the id of its utterance, if the framework has one; an empty text keeps the place.
 
-        `ended` says that the caller has just stopped speaking.
+        `ended`: the caller has just stopped speaking.
         """
         times = {"start_ms": 0, "end_ms": 0} if ended else {}
         self.emit({"type": "asr", "segment": 0, "text": text, "final": final, **times}, at, self.item_of(utterance))
 
     @never_raises
     def user_turn_ended(self) -> None:
-        """Begin another utterance of the caller. A reply that begins to play does this as well."""
+        """Begin another utterance of the caller, as a reply that begins to play does too."""
         self.next_utterance()
 
     @never_raises
@@ -255,7 +255,7 @@ class Ledger:
         self.next_utterance()
 
     def next_utterance(self) -> None:
-        """Begin another utterance, unless the caller has said nothing yet; words that are not final go with it."""
+        """Begin another utterance, unless the caller has said nothing yet; a partial transcript moves to it."""
         if not self.utterance_has_final:
             return
         before, partial = f"{self.prefix}u{self.utterances}", self.partial
@@ -272,7 +272,7 @@ class Ledger:
 
     @of_reply
     def said(self, reply: Reply, text: str, at: float) -> None:
-        """Report more of a reply that the LLM generated, or of a text that the agent is to say."""
+        """Report more text of a reply, from the LLM or the program."""
         if text and not reply.complete:
             reply.said(text)
             self.emit({"type": "llm.delta", "text": text}, at, reply.item, agent=self.agent_of(reply))
@@ -286,7 +286,7 @@ class Ledger:
 
     @of_reply
     def announced(self, reply: Reply, text: str, at: float, source: str = "greeting") -> None:
-        """Report a whole text of the agent that no LLM made: `greeting`, `silence`, `command` or `llm_failure`."""
+        """Report a whole text of the agent without an LLM: `greeting`, `silence`, `command` or `llm_failure`."""
         if text and not reply.complete:
             reply.said(text)
             reply.complete = True
@@ -294,13 +294,13 @@ class Ledger:
             self.emit(event, at, reply.item, agent=self.agent_of(reply))
 
     def agent_of(self, reply: Reply) -> str | None:
-        """The agent that speaks a reply; None once it was reported."""
+        """Return the agent that speaks a reply; None once it was reported."""
         agent, reply.is_named = None if reply.is_named else self.agent, True
         return agent
 
     @of_reply
     def withdrawn(self, reply: Reply, at: float) -> None:
-        """Report that a reply will not be played any more: it never existed, unless some of it was heard."""
+        """Report that a reply will no longer be played: it never existed, unless some of it was heard."""
         if not reply.position_ms:
             self.cancel(reply, at)
 
@@ -319,7 +319,7 @@ class Ledger:
 
     @of_reply
     def voiced(self, reply: Reply, text: str) -> None:
-        """Report that the TTS got more text. Without this, it is taken to have got what was `said`."""
+        """Report that the TTS got more text. Without this report, that is the text that was `said`."""
         reply.spoken.voice(text)
 
     @of_reply
@@ -329,9 +329,9 @@ class Ledger:
 
     @of_reply
     def span_made(self, reply: Reply, at: float, text: str | None = None, audio_ms: float | None = None) -> None:
-        """Report that a piece of text has all of its audio: `text`, or all that the TTS was given.
+        """Report that a piece of text has all of its audio: `text`, or all text that the TTS got.
 
-        `audio_ms` is how long this piece is, where the TTS says it; otherwise it is what was made since the last one.
+        `audio_ms` is the length of this piece, if the TTS reports it; by default, all audio since the last piece.
         """
         if reply.is_cut:
             return
@@ -343,7 +343,7 @@ class Ledger:
 
     @of_reply
     def words_timed(self, reply: Reply, words: Iterable[tuple[str, float, float]], at: float) -> None:
-        """Report when words sound, as the TTS says: text, start and end, in ms from the start of the reply's audio."""
+        """Report the TTS's times of words: text, start and end, in ms from the start of the reply's audio."""
         timed = [
             SpokenWord(text.strip(), round(positive(start)), round(positive(end)))
             for text, start, end in words
@@ -353,19 +353,19 @@ class Ledger:
         reply.has_word_times |= bool(timed)
         self.emit_words(reply, timed, at, estimated=False)
         if reply.is_cut and reply.has_word_times > had_some:
-            self.interrupt(reply, reply.position_ms, None, None)  # now it is known which word the position is in
+            self.interrupt(reply, reply.position_ms, None, None)  # now the word at the position is known
 
     # Playback
 
     @of_reply
     def played(self, reply: Reply, position_ms: float, at: float) -> None:
-        """Report the position that playback has reached: 0 when it begins, then as often as you know it."""
+        """Report the position of playback: 0 when it begins, then as often as you know it."""
         if reply.is_cut:
             return
         begun = reply.position_ms is None
         reply.position_ms = max(reply.position_ms or 0.0, positive(position_ms))
         self.next_utterance()
-        if begun or reply.position_ms - reply.reported_ms >= 500:  # for the case that the process dies
+        if begun or reply.position_ms - reply.reported_ms >= 500:  # in case the process dies
             reply.reported_ms = reply.position_ms
             self.emit({"type": "tts", "audio_ms": round(reply.position_ms)}, at, reply.item)
 
@@ -386,10 +386,10 @@ class Ledger:
         heard_text: str | None = None,
         cause: str | None = None,
     ) -> None:
-        """Report that the caller broke in, or a pause that may be a false alarm; without a position the last counts.
+        """Report that the caller broke in, or a pause that may be a false alarm, by default at the last position.
 
-        `heard_text` is the framework's own idea of what was heard, for where nothing better is known. It may be called
-        again for the same cut, when the position is known better.
+        `heard_text` is the framework's own estimate, used if nothing better is known. It may be called again for the
+        same cut with a better position.
         """
         if position_ms is not None:
             reply.position_ms = positive(position_ms)
@@ -410,7 +410,7 @@ class Ledger:
 
     @never_raises
     def end(self, at: float, reason: str | None = None) -> None:
-        """End the call: what still plays is cut where it is, and what was never played is withdrawn."""
+        """End the call: a reply that still plays is cut, and one that was never played is withdrawn."""
         for known in self.open_replies:
             whole = known.whole_ms
             if known.position_ms is None:
@@ -446,16 +446,16 @@ class Ledger:
 
     @property
     def open_replies(self) -> list[Reply]:
-        """The replies that are neither over nor cut, the oldest first."""
+        """The replies neither over nor cut, the oldest first."""
         return [one for one in self.replies.values() if not one.over and not one.is_cut]
 
     def reply(self, name: str) -> Reply | None:
-        """The reply of this id, new if it is unknown; None if it is over."""
+        """Return the reply with this id, new if it is unknown; None if it is over."""
         item = self.item_of(name)
         known = self.replies.get(item)
         if known is None:
             known = self.replies[item] = Reply(name, item, self.rate)
-            if len(self.replies) > MAX_REPLIES:  # the oldest that is over or was cut goes, else the oldest
+            if len(self.replies) > MAX_REPLIES:  # drop the oldest that is over or cut, else the oldest
                 closed = (item for item, one in self.replies.items() if one.over or one.is_cut)
                 del self.replies[next(closed, next(iter(self.replies)))]
         return None if known.over else known
@@ -475,7 +475,7 @@ def now_ms() -> float:
 
 
 def positive(value: float) -> float:
-    """A length or a position. Raises `ValueError` for what is not a number."""
+    """Return a length or a position, at least 0. Raises `ValueError` if it is no number."""
     if not -MAX_INTEGER < value < MAX_INTEGER:
         raise ValueError("a length must be a number of milliseconds")
     return max(0.0, float(value))

@@ -26,12 +26,12 @@ from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
 HANDOFF = "transfer_to_"
-"""Begins the names of tools that hand over to another agent."""
+"""The beginning of the names of tools that hand over to another agent."""
 __all__ = ["AgentsSession", "AttachedMemory", "attach", "input_items", "session"]
 
 
 def input_items(messages: Iterable[JsonObject]) -> list[JsonObject]:
-    """Items of messages in OpenAI's form, as `session.context()` has them in `messages`."""
+    """Return the items for messages in OpenAI's form, as `session.context()` returns them in `messages`."""
     items: list[JsonObject] = []
     for message in messages:
         content = message.get("content")
@@ -48,7 +48,7 @@ def input_items(messages: Iterable[JsonObject]) -> list[JsonObject]:
 
 
 def newest(items: list[JsonObject], limit: int | None) -> list[JsonObject]:
-    """The newest items, none of them the result of a call that is left out."""
+    """Return the newest items, without results of calls that are left out."""
     if limit is None or len(items) <= limit:
         return items
     chosen = items[len(items) - limit :]
@@ -57,7 +57,7 @@ def newest(items: list[JsonObject], limit: int | None) -> list[JsonObject]:
 
 
 def text_of(item: Any) -> str:
-    """The text of an item; parts without text are left out."""
+    """Return the text of an item; parts without text are left out."""
     content = item.get("content")
     if isinstance(content, str):
         return content
@@ -66,27 +66,27 @@ def text_of(item: Any) -> str:
 
 
 class AgentsSession(Conversation):
-    """`agents.memory.Session`: the SDK asks it for the items before a run, and gives it the new ones."""
+    """An `agents.memory.Session`, from which the SDK gets the items before a run, and to which it adds new ones."""
 
     session_settings: Any = None
 
     def __init__(self, session: BackgroundSession) -> None:
         super().__init__(session)
         self.added: deque[tuple[JsonObject, JsonObject | None]] = deque(maxlen=1000)
-        """Items that this process added, for while the memory is away, each with the event that takes it back."""
+        """Items that this process added, used while the memory is away, each with the event that takes it back."""
         self.handoffs: NewestEntries[str, None] = NewestEntries(100)
         """The calls of tools that hand over to another agent."""
 
     # What the SDK calls
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return what was heard, the newest `limit` items; while the memory is away, what this process added."""
+        """Return the newest `limit` items as heard; while the memory is away, those that this process added."""
         body = await self.session.context(style="openai", tools=True)
         items = [item for item, _ in self.added] if body is None else input_items(body["messages"])
         return newest(items, limit)
 
     async def add_items(self, items: list[Any]) -> None:
-        """Take the new items of a run. It does not wait."""
+        """Add the new items of a run, without waiting."""
         for item in items:
             try:
                 self.add(dict(item))
@@ -94,7 +94,7 @@ class AgentsSession(Conversation):
                 LOG.warning("The memory has missed an item of a run: %r.", error)
 
     async def pop_item(self) -> Any | None:
-        """Take back the newest item that this process added: it is in no message any more; None if there is none.
+        """Take back the newest item that this process added, and return it; None if there is none.
 
         Traces of tools stay in the journal, where a call without a result is in no context.
         """
@@ -133,14 +133,14 @@ class AgentsSession(Conversation):
             if item["call_id"] in self.handoffs:
                 self.hand_over(parsed(item["output"]))
         elif kind == "message" and role in ("user", "assistant") and (text := text_of(item)):
-            if role == "user":  # which agent answers is not in the items
+            if role == "user":  # items do not name the agent that answers
                 self.agent = None
             said = self.user_said if role == "user" else self.replied
             undo = said(text, self.new_item())
         self.added.append((item, undo))
 
     def hand_over(self, result: Any) -> None:
-        """Another agent replies in this run from now on."""
+        """Note the agent that replies in this run from now on."""
         agent = result.get("assistant") if isinstance(result, dict) else None
         self.agent = agent if isinstance(agent, str) and agent else self.agent
 
@@ -153,7 +153,7 @@ class PlaybackTracker(Protocol):
 
 
 class RealtimeListener:
-    """A `RealtimeModelListener`: hears of each event of the model. It never raises and never waits."""
+    """A `RealtimeModelListener`, which gets each event of the model. It never raises and never waits."""
 
     def __init__(self, session: Any, ledger: Ledger, tracker: PlaybackTracker | None, bytes_per_ms: float) -> None:
         self.session = session
@@ -162,7 +162,7 @@ class RealtimeListener:
         self.bytes_per_ms = bytes_per_ms
         self.users: set[str] = set()
         self.is_stopped = False
-        """True if the program has asked the model to stop, and not the caller."""
+        """True if the program, not the caller, has stopped the model."""
         self.handlers: dict[str, Callable[[Any, float], None]] = {
             "item_updated": self.on_item,
             "input_audio_transcription_completed": self.on_transcript,
@@ -187,7 +187,7 @@ class RealtimeListener:
             self.ledger.missed(getattr(event, "type", None) or type(event).__name__, error)
 
     def follow_sending(self, model: Any) -> None:
-        """Follow what the SDK sends to the model: results of tools are in nothing else."""
+        """Follow the SDK's events to the model: results of tools are nowhere else."""
         original = model.send_event
 
         @wraps(original)
@@ -207,7 +207,7 @@ class RealtimeListener:
     # The caller
 
     def on_item(self, event: Any, at: float) -> None:
-        """Give the caller's turn its place as soon as it begins; its transcript may come after the reply."""
+        """Place the caller's turn as soon as it begins, since its transcript may come after the reply."""
         item = event.item
         if getattr(item, "role", None) != "user" or item.item_id in self.users:
             return
@@ -221,7 +221,7 @@ class RealtimeListener:
             self.ledger.transcribed(item.item_id, "", at, False)
 
     def on_raw(self, event: Any, at: float) -> None:
-        """Take the end of what the caller says, for which the SDK has no event of its own."""
+        """Report the end of the caller's speech, for which the SDK has no event of its own."""
         if event.data.get("type") == "input_audio_buffer.speech_stopped":
             self.users.add(event.data["item_id"])
             self.ledger.transcribed(event.data["item_id"], "", at, False, ended=True)
@@ -233,7 +233,7 @@ class RealtimeListener:
     # The agent
 
     def on_delta(self, event: Any, at: float) -> None:
-        """Take text of the agent that speaks, which the SDK's events do not name."""
+        """Report text of the current agent, which the SDK's events do not name."""
         agent = getattr(getattr(self.session, "_current_agent", None), "name", None)
         self.ledger.agent = agent or self.ledger.agent
         self.ledger.said(event.item_id, event.delta, at)
@@ -242,7 +242,7 @@ class RealtimeListener:
         self.ledger.audio_made(event.item_id, len(event.data) / self.bytes_per_ms)
 
     def on_turn_ended(self, event: Any, at: float) -> None:
-        """Note that the response is generated whole; it may be played for long."""
+        """Report that the response is generated; it may play for long."""
         for reply in self.ledger.open_replies:
             if not reply.complete:
                 self.ledger.said_all(reply.name, at)
@@ -256,12 +256,12 @@ class RealtimeListener:
     # The player
 
     def position(self) -> tuple[str | None, float]:
-        """The item that the player is at, and how much of it was played; it is asked before the SDK forgets it."""
+        """Return the player's current item and position, before the SDK forgets them."""
         state = {} if self.tracker is None else self.tracker.get_state()
         return state.get("current_item_id"), state.get("elapsed_ms") or 0.0
 
     def follow_player(self, event: Any, at: float) -> None:
-        """Note what is played, and that everything before it was played to its end."""
+        """Report the current position, and that all earlier replies were played to the end."""
         current, played_ms = self.position()
         names = [reply.name for reply in self.ledger.open_replies]
         for item_id in names[: names.index(current)] if current in names else ():
@@ -285,7 +285,7 @@ class RealtimeListener:
                 self.ledger.withdrawn(reply.name, at)
 
     def end(self, reason: str | None = None) -> None:
-        """End the call: what was not played by now is not heard."""
+        """End the call: audio not played by now is not heard."""
         at = now_ms()
         self.follow_player(None, at)
         current, played_ms = self.position()
@@ -303,9 +303,9 @@ def session(
     config: Mapping[str, Any] | None = None,
     producer: str = "openai-agents",
 ) -> AgentsSession:
-    """A session for `Runner.run(…, session=…)`; to be made in a running event loop.
+    """Return a session for `Runner.run(…, session=…)`. Call it in a running event loop.
 
-    `user_id` and `config` are those of a new session: `{"memory_from": {"sessions": 3}}` brings earlier calls along.
+    `user_id` and `config` are for a new session: `{"memory_from": {"sessions": 3}}` carries earlier calls over.
     """
     return AgentsSession(BackgroundSession(client, session_id, producer, config_of(user_id, config)))
 
@@ -321,12 +321,11 @@ def attach(
     producer: str = "openai-agents",
     bytes_per_ms: float = 48.0,
 ) -> AttachedMemory:
-    """Remember a call of a `RealtimeSession`; to be used in a running event loop, before the session is entered.
+    """Remember a call of a `RealtimeSession`. Call it in a running event loop, before the session is entered.
 
-    `tracker` is the `RealtimePlaybackTracker` that your player reports to and that the session was made with; without
-    it a cut is found by time. `bytes_per_ms` is that of the output's audio: 48 for PCM of 24 kHz, 8 for G.711.
-    `user_id` and `config` are those of a new session.
-    Nothing raises into the SDK, or holds it up.
+    `tracker` is the `RealtimePlaybackTracker` to which your player reports and with which the session was made;
+    without it a cut is found by time. `bytes_per_ms` is the rate of the output's audio: 48 for PCM of 24 kHz, 8 for
+    G.711. `user_id` and `config` are for a new session. Nothing raises into the SDK, or blocks it.
     """
     background = BackgroundSession(client, session_id, producer, config_of(user_id, config))
     ledger = Ledger(background.send, f"{secrets.token_hex(4)}-")

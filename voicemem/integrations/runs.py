@@ -1,11 +1,11 @@
-"""The way back: the messages of one request to the LLM, made of what was heard.
+"""The messages of one request to the LLM, rebuilt from what was heard.
 
-Where they are built again (`rebuilt`), they are LangChain's, or look like those: of a `type` ("human", "ai", "tool",
-"system"), with `content`, `id` and, of an "ai", `tool_calls`.
+`rebuilt` takes LangChain's messages or similar ones: with a `type` ("human", "ai", "tool", "system"), `content`, `id`
+and, for "ai", `tool_calls`.
 
-In the turn under way the user's messages are as the program passed them on (`as_passed_on`). Frameworks join
-transcripts in their own way, and programs mask or edit them, so texts do not show which message of the memory holds
-what a message of the framework's does. Times do: it holds what was reported since the one before it.
+In the turn in progress the user's messages stay as the program passed them on (`as_passed_on`). Frameworks join
+transcripts in their own way, and programs mask or edit them, so texts do not show which messages of the memory and of
+the framework correspond. Times do: a framework's message has what was reported since the one before it.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from voicemem.protocol.types import JsonObject
 
 MOST = 64
-"""How many of the framework's newest messages are looked at."""
+"""The number of the framework's newest messages that are matched."""
 
 
 def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user_is_recorded: bool) -> list[Any]:
-    """Return what the program put there before the call, then the memory, then what the agent is now to answer.
+    """Return the program's messages from before the call, then the memory, then the current run.
 
-    The latter stays as the agent has it, with whatever parts the LLM wants to see again in its own tool calls.
+    The run stays as the agent has it, with all parts that the LLM wants back in its own tool calls.
     """
     start = run_start(own)
     run = list(own[start:])
@@ -34,22 +34,22 @@ def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user
 
 
 def instructions_apart(known: Sequence[JsonObject]) -> tuple[list[str], list[JsonObject]]:
-    """The texts of the memory's system messages, and its other messages."""
+    """Return the texts of the memory's system messages, and its other messages."""
     texts = [str(one["content"]) for one in known if one["role"] == "system"]
     return texts, [one for one in known if one["role"] != "system"]
 
 
 def followed_by(content: Any, texts: Sequence[str]) -> Any:
-    """The content of a program's system message, followed by the memory's texts: many models take one such message."""
+    """Return a program's system message followed by the memory's texts, since many models take only one."""
     if isinstance(content, str) or not content:
         return "\n\n".join(text for text in (content, *texts) if text)
     return [*content, *({"type": "text", "text": text} for text in texts)]
 
 
 def place_of_run(run: Sequence[Any], known: Sequence[Any], unanswered: int) -> int:
-    """Return how much of the memory was before this run: the rest of it is the run itself, as far as it is recorded.
+    """Return how many of the memory's messages came before this run: the rest is the recorded part of the run.
 
-    The user's words are found by their text, or, if the memory has another, as the newest of the `unanswered`.
+    The user's message is found by its text, or, if the memory has another text, as the newest of the `unanswered`.
     """
     said = {words(one) for one in run if one.type == "ai"} | {""}
     answers = (at for at in range(len(known) - 1, -1, -1) if known[at].type == "ai" and words(known[at]) not in said)
@@ -61,7 +61,7 @@ def place_of_run(run: Sequence[Any], known: Sequence[Any], unanswered: int) -> i
             return (same or questions)[-1]
     calls = called(*run)
     place = next((at for at in since if calls & called(known[at])), len(known))
-    while place > since.start and known[place - 1].type == "ai":  # what it said before it called the tool
+    while place > since.start and known[place - 1].type == "ai":  # its words before the tool call
         place -= 1
     return place
 
@@ -78,19 +78,19 @@ def called(*messages: Any) -> set[str]:
 
 
 def words(message: Any) -> str:
-    """The text of a message, without regard to case and white space."""
+    """Return the text of a message, normalised in case and white space."""
     return " ".join(text_of(message.content).casefold().split())
 
 
 def is_longer(known: Any, own: Any) -> bool:
-    """Return whether the memory has these words after others of the user, and they are nothing but text."""
+    """Return whether the memory's message has more words of the user before these, which are only text."""
     if not (known.type == own.type == "human" and isinstance(own.content, str)):
         return False
     return words(known) != words(own) and words(known).endswith(words(own))
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content; blocks without text, such as reasoning, are left out."""
+    """Return the text of a message's content; blocks without text, such as reasoning, are left out."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
@@ -102,19 +102,19 @@ def text_of(content: Any) -> str:
 
 
 def is_answer(message: Any) -> bool:
-    """Return whether the agent had finished with this message: it calls no tool."""
+    """Return whether a message is the agent's final answer, which calls no tool."""
     return message.type == "ai" and not message.tool_calls
 
 
 def run_start(messages: Sequence[Any]) -> int:
-    """Return where the agent's task begins: at the user's newest message, or behind the last answer."""
+    """Return where the agent's task begins: at the user's newest message, or after the last answer."""
     said = (at for at, one in enumerate(messages) if one.type == "human")
     answered = (at + 1 for at, one in enumerate(messages) if is_answer(one))
     return max([0, *said, *answered])
 
 
 class UserMessage(NamedTuple):
-    """A message of the framework's in the role of the user, whose words were reported after `since`, and by `until`."""
+    """A user message of the framework, whose words were reported after `since` and by `until`."""
 
     message: Any
     since: float
@@ -122,7 +122,7 @@ class UserMessage(NamedTuple):
 
 
 def typed(message: Any, at: float) -> UserMessage:
-    """A message that came whole, at one time."""
+    """Return a message that came whole, at one time."""
     return UserMessage(message, round(at) - 1, round(at))
 
 
@@ -131,7 +131,7 @@ def as_passed_on(
 ) -> tuple[list[JsonObject | Any], list[Any]]:
     """Return the memory with the framework's messages from `first` on in their places, and those without a place.
 
-    `known` are messages with their fields, in OpenAI's form; `user_messages` are in the framework's order.
+    `known` are messages in OpenAI's form with their fields; `user_messages` are in the framework's order.
     """
     first, user_messages = max(0, first - max(0, len(user_messages) - MOST)), user_messages[-MOST:]
     places: dict[int, list[int]] = {}
@@ -165,7 +165,7 @@ def as_passed_on(
 
 
 def owner_of(message: JsonObject, user_messages: Sequence[UserMessage]) -> int | None:
-    """Return which of the framework's messages one of the memory belongs to: the one of the shortest time that fits."""
+    """Return the index of the framework's message for one of the memory's: of those that fit, the shortest in time."""
     at = message.get("timestamp")
     if message["role"] != "user" or at is None:
         return None

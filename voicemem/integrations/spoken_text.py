@@ -1,8 +1,8 @@
-"""The text of a reply in its audio, as far as the TTS has reported or shown where it is.
+"""The position of a reply's text in its audio, as far as the TTS has shown it.
 
-Text goes to the TTS (`voice`), audio comes out (`audio_ms`), and at some time a piece of text has all of its audio
-(`close_span`): a sentence, or all of the reply. In a span whose length is known, each word gets its share of the time.
-In the one that is still being made, the voice is assumed to continue as fast as before.
+Text goes to the TTS (`voice`), audio comes out (`audio_ms`), and at some time a piece of text, a sentence or the whole
+reply, has all of its audio (`close_span`). In a span of known length, each word gets its share of the time. In the span
+still being made, the voice is assumed to continue at the same rate.
 """
 
 import re
@@ -14,12 +14,12 @@ from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.whole_words import after_closing_marks, prefix_of_units, units_of
 
 MAX_CHARS = 60_000
-"""The length of one reply, an hour of speech. What is beyond has no place in the audio."""
+"""The most characters of one reply, an hour of speech. Text beyond has no position in the audio."""
 PIECE = re.compile(rf"{SPACELESS.pattern}|(?:(?!{SPACELESS.pattern})\S)+")
 
 
 class SpokenWord(NamedTuple):
-    """A word, and when it sounds, in ms from the start of its reply's audio."""
+    """A word with its times, in ms from the start of its reply's audio."""
 
     text: str
     start_ms: int
@@ -27,7 +27,7 @@ class SpokenWord(NamedTuple):
 
 
 class VoiceRate:
-    """The rate of a voice, from the newest spans whose length is known. Units: see `units_of`."""
+    """The rate of a voice, from the newest spans of known length. For units, see `units_of`."""
 
     def __init__(self) -> None:
         self.spans: deque[tuple[int, float]] = deque(maxlen=20)
@@ -39,33 +39,33 @@ class VoiceRate:
     @property
     def units_per_ms(self) -> float:
         if not self.spans:
-            return 0.015  # of a usual voice
+            return 0.015  # the usual rate
         return sum(units for units, _ in self.spans) / sum(span_ms for _, span_ms in self.spans)
 
 
 class SpokenText:
-    """The text that one reply's TTS was given, and how long the audio of its pieces is."""
+    """The text of one reply that the TTS got, and the length of the audio of its pieces."""
 
     def __init__(self, rate: VoiceRate) -> None:
         self.rate = rate
         self.text = ""
         self.closed_chars = 0
-        """How much of the text has audio of a known length."""
+        """The characters of the text whose audio has a known length."""
         self.closed_ms = 0.0
         self.audio_ms = 0.0
 
     @property
     def is_open(self) -> bool:
-        """True if there is text or audio whose other half is not known yet."""
+        """True if there is text without audio yet, or audio without text."""
         return self.closed_chars < len(self.text) or self.closed_ms < self.audio_ms
 
     def voice(self, text: str) -> None:
         self.text += text[: MAX_CHARS - len(self.text)]
 
     def close_span(self, text: str | None, audio_ms: float | None) -> list[SpokenWord]:
-        """The audio so far is that of the text up to and with `text`, or of all of it; the words of the new span.
+        """End a span: the audio so far is of the text through `text`, or of all text. Return the words of the span.
 
-        `audio_ms` is the length of this span alone, where the TTS says it.
+        `audio_ms` is the length of only this span, if the TTS reports it.
         """
         end_ms = self.audio_ms if audio_ms is None else self.closed_ms + audio_ms
         self.audio_ms = max(self.audio_ms, end_ms)
@@ -79,7 +79,7 @@ class SpokenText:
         return words
 
     def end_of(self, text: str | None) -> int:
-        """Return where a span ends in the text. Text that the TTS was not known to have is added."""
+        """Return the end of a span in the text. Text that the TTS was not known to have is added."""
         if text is None:
             return len(self.text)
         bare = text.strip()
@@ -92,7 +92,7 @@ class SpokenText:
         return min(len(self.text), self.closed_chars + len(text))
 
     def heard_at(self, position_ms: float) -> str | None:
-        """The text up to a position behind the last span of known length; None where the spans say it."""
+        """Return the text up to a position after the last span of known length; None if the spans show it."""
         if position_ms <= self.closed_ms or self.closed_chars == len(self.text):
             return None
         rest = self.text[self.closed_chars :]
@@ -102,7 +102,7 @@ class SpokenText:
 
 
 def spread(text: str, start_ms: float, end_ms: float) -> Iterator[SpokenWord]:
-    """The words of a text that sounds from one time to another, each for as long as it is."""
+    """Yield the words of a text that sounds between two times, each with a share by its length."""
     bare = text.strip()
     units = units_of(bare)
     before, place = 0, 0
@@ -115,7 +115,7 @@ def spread(text: str, start_ms: float, end_ms: float) -> Iterator[SpokenWord]:
 
 
 def place_of(heard: str, text: str) -> int:
-    """Return where text of the TTS ends in the reply's own, which may have marks that are not spoken."""
+    """Return the end of the TTS's text in the reply's own, which may have marks that are not spoken."""
     if text.startswith(heard):
         return len(heard)
     at = 0

@@ -1,4 +1,4 @@
-"""Google's Agent Development Kit: a plugin with which models get what was heard, and runs and live calls are recorded.
+"""Google's Agent Development Kit: a plugin that gives models the heard memory, and records runs and live calls.
 
     from voicemem.integrations import google_adk
 
@@ -8,7 +8,7 @@
         ...
     memory.call("call-1").end()
 
-A memory service, `Runner(memory_service=google_adk.memory_service(client))`, lets agents search what was heard before.
+A memory service, `Runner(memory_service=google_adk.memory_service(client))`, lets agents search earlier calls.
 
 See docs/google-adk.md. The ADK is imported only here and only when it is used (`voicemem-core[google-adk]`).
 """
@@ -29,7 +29,7 @@ __all__ = ["Call", "memory_service", "plugin", "session_id"]
 
 
 class Run(NamedTuple):
-    """One invocation: its session, and whether it is live."""
+    """One invocation, with its session, and whether it is live."""
 
     session_id: str
     is_live: bool
@@ -47,11 +47,11 @@ class Plugin:
         self.gives_context = gives_context
         self.runs: NewestEntries[str, Run | None] = NewestEntries(1000)
         self.alone: set[tuple[str, str]] = set()
-        """Agents that want no history, by the run and their names."""
+        """Agents without history, by run and name."""
         sessions.find_loop()
 
     def call(self, session_id: str) -> Call:
-        """One call, for the program that plays the agent's replies."""
+        """Return one call, for the program that plays the agent's replies."""
         return Call(self.sessions, session_id)
 
     # What the ADK calls
@@ -68,12 +68,12 @@ class Plugin:
             self.sessions.soon(run.session_id, lambda memory: report(memory, event))
 
     async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
-        """Note whether an agent wants to know of the conversation."""
+        """Note whether an agent gets the conversation."""
         if getattr(agent, "include_contents", "default") == "none":
             self.alone.add((callback_context.invocation_id, agent.name))
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """Give the model what was heard. A live model keeps its own conversation."""
+        """Give the model the heard memory. A live model keeps its own conversation."""
         run = self.runs.get(callback_context.invocation_id)
         if run is None or run.is_live or not self.gives_context or not llm_request.contents:
             return
@@ -83,7 +83,7 @@ class Plugin:
             return
         own = own_contents(llm_request.contents)
         known = await self.sessions.ask(run.session_id, lambda memory: memory.known_messages(own))
-        with self.sessions.guarded():  # a version whose contents are others
+        with self.sessions.guarded():  # a version with other contents
             self.remember(run, llm_request, own, known)
 
     async def after_run_callback(self, *, invocation_context: Any) -> None:
@@ -108,7 +108,7 @@ class Plugin:
             llm_request.append_instructions(instructions)
 
     def run(self, invocation_context: Any) -> Run | None:
-        """The run that an event is of; None if it has no session of the memory."""
+        """Return the run of an event; None if it has no session of the memory."""
         name = invocation_context.invocation_id
         if name not in self.runs:
             session_id = None
@@ -131,7 +131,7 @@ if TYPE_CHECKING:
 
 
 def session_id(invocation_context: Any) -> str | None:
-    """The id of a run's session."""
+    """Return the id of a run's session."""
     return str(invocation_context.session.id)
 
 
@@ -143,13 +143,13 @@ def plugin(
     config: Mapping[str, Any] | None = None,
     producer: str = "google-adk",
 ) -> VoicememPlugin:
-    """A plugin for `Runner(…, plugins=[…])` or `App(…, plugins=[…])`; one serves any number of sessions at once.
+    """Return a plugin for `Runner(…, plugins=[…])` or `App(…, plugins=[…])`; one serves any number of sessions.
 
     `session_id` finds the memory's session by the invocation context of a run; a run without one is not remembered.
-    Without `context`, models get the ADK's own contents. `config` is that of a new session, such as `{"user_id": "ann",
-    "memory_from": {"sessions": 3}}`, which brings earlier calls along.
+    Without `context`, models get the ADK's own contents. `config` is for a new session, such as `{"user_id": "ann",
+    "memory_from": {"sessions": 3}}`, which carries earlier calls over.
 
-    Nothing raises into a run, and only the read before each model call of a run of texts holds it up, for at most the
+    Nothing raises into a run, and only the read before each model call of a text run blocks it, for at most the
     client's `context_timeout_s`. Raises `ImportError` without `google-adk`.
     """
     check_installed("google.adk", "Google's ADK", "google-adk")
@@ -159,10 +159,10 @@ def plugin(
 
 
 def memory_service(client: Client | SyncClient, *, limit: int = 10) -> VoicememMemoryService:
-    """A memory service for `Runner(…, memory_service=…)`, which `load_memory` and `preload_memory` search.
+    """Return a memory service for `Runner(…, memory_service=…)`, which `load_memory` and `preload_memory` search.
 
     `add_session_to_memory` adds a session to its user and app; one that the plugin records is not added twice. A search
-    gives up to `limit` messages and memories of the user and the app, and nothing while the memory is away. Raises
+    finds up to `limit` messages and memories of the user and the app, and nothing while the memory is away. Raises
     `ImportError` without `google-adk`, `ClientError` for a client without a `rest_url`.
     """
     check_installed("google.adk", "Google's ADK", "google-adk")

@@ -1,6 +1,6 @@
-"""A session of the ADK, recorded in runs of texts and in live runs; contents of Gemini's form, and the memory's.
+"""A session of the ADK, recorded in text runs and in live runs, and the memory's messages as contents of Gemini's form.
 
-How far the playback of a live run has come is known by the clock or the player.
+The playback position of a live run is known by the clock or the player.
 """
 
 import re
@@ -24,7 +24,7 @@ class LiveReply:
     name: str
     made_ms: float = 0.0
     begun_at: float | None = None
-    """When its first audio came, which is played at once."""
+    """When its first audio came, which plays at once."""
     stated_ms: float | None = None
     """The player's position, if there is one that reports it."""
     has_text: bool = False
@@ -50,7 +50,7 @@ class LiveListener:
         self.words = ""
         self.is_new = True
         self.is_place = False
-        """True if its place alone was sent, for words that come later than the answer to them."""
+        """True if only its place was sent, for words that come after the answer to them."""
         self.has_asked = False
         self.playing: LiveReply | None = None
         self.after_tools = 0.0
@@ -74,7 +74,7 @@ class LiveListener:
     # The caller
 
     def on_user_words(self, transcription: Any, at: float) -> None:
-        """Take words of the user: parts of the transcript add up; the finished one is whole."""
+        """Report words of the user: parts of a transcript add up, and the finished one is whole."""
         text = transcription.text or ""
         self.has_asked = self.has_asked or bool(text)
         if transcription.finished:
@@ -95,7 +95,7 @@ class LiveListener:
     # The model
 
     def reply(self, at: float) -> LiveReply:
-        """The reply that is generated now. The words that it answers have their place, if they are still to come."""
+        """Return the reply that is being generated. The words that it answers get their place, if they come later."""
         if self.playing is None or self.playing.complete:
             if self.playing is not None:
                 self.ledger.finished(self.playing.name, at)
@@ -126,7 +126,7 @@ class LiveListener:
             self.on_model_words(part.text, bool(event.partial), at)
 
     def trace(self, event: dict[str, Any], at: float) -> None:
-        """A tool's call or result, in the turn of the words that it is about."""
+        """Report a tool's call or result, in the turn of the words that it is about."""
         self.after_tools = at + 1.0
         newest = self.utterances - 1 if self.is_new else self.utterances
         self.ledger.emit(event, at, self.ledger.item_of(f"u{newest}") if newest else None)
@@ -142,7 +142,7 @@ class LiveListener:
             self.ledger.played(reply.name, 0.0, at)
 
     def on_turn_complete(self, at: float) -> None:
-        """Note that the reply is generated whole; it may play for long. Words from now on do not ask for it."""
+        """Report that the reply is generated; it may play for long. It does not answer later words."""
         reply = self.playing
         if reply is not None and not reply.complete:
             reply.complete = True
@@ -151,7 +151,7 @@ class LiveListener:
             self.follow_clock(at)
 
     def on_interrupted(self, at: float) -> None:
-        """Note that the caller broke in; the model generates no more of the reply."""
+        """Report that the caller broke in; the model generates no more of the reply."""
         reply = self.playing
         if reply is not None and not reply.is_cut and not reply.is_played_out(at):
             position = None if reply.begun_at is None and reply.stated_ms is None else reply.position(at)
@@ -169,7 +169,7 @@ class LiveListener:
     # Playback
 
     def follow_clock(self, at: float) -> None:
-        """Note what is played, and that it was played to its end."""
+        """Report the position of playback, or its end."""
         reply = self.playing
         if reply is None or reply.is_cut or (reply.begun_at is None and not reply.complete):
             return
@@ -180,7 +180,7 @@ class LiveListener:
             self.ledger.played(reply.name, reply.position(at), at)
 
     def played(self, audio_ms: float, at: float) -> None:
-        """Take from the player how far the newest reply is played; the clock does not count any more."""
+        """Take the player's position of the newest reply; the clock no longer counts."""
         if self.playing is not None and self.playing.is_cut:
             self.cut_reply(self.playing, audio_ms, None, at)
         elif self.playing is not None:
@@ -188,39 +188,39 @@ class LiveListener:
             self.follow_clock(at)
 
     def cut(self, audio_ms: float | None, heard_text: str | None, at: float) -> None:
-        """Take from the player where the newest reply was cut, before the model knows of it or after."""
+        """Take the player's position of the cut of the newest reply, before or after the model knows of it."""
         if self.playing is not None:
             self.cut_reply(self.playing, audio_ms, heard_text, at)
 
     def end(self, at: float, reason: str | None = None) -> None:
-        """End the call: what was not played by now is not heard."""
+        """End the call: audio not played by now is not heard."""
         self.follow_clock(at)
         self.ledger.end(at, reason)
 
 
 OF_OTHERS = "For context:"
-"""The beginning of what the ADK quotes to one agent from another, in the user's role."""
+"""The beginning of the ADK's quotes of one agent to another, in the user's role."""
 SAID_BY_ANOTHER = re.compile(
     r"(?P<before>\[[^\]]+\] said:\s(?:<<<\w+>>>\s)?)(?P<text>.*?)(?P<after>(?:\s<<<\w+>>>)?)", re.DOTALL
 )
-"""One of its parts: the text alone, or, since version 2.13, between two marks."""
+"""One part of a quote: the text alone, or, since version 2.13, between two marks."""
 
 
 class AdkSession(Conversation):
-    """One session. Its replies have ids of their own, since the ADK gives each piece of a stream another one."""
+    """One session. Its replies have their own ids, since the ADK gives each piece of a stream another one."""
 
     def __init__(self, session: BackgroundSession) -> None:
         super().__init__(session)
         self.ledger = Ledger(session.send, self.prefix)
         self.live: LiveListener | None = None
         self.growing: dict[tuple[str, str | None], str] = {}
-        """Replies that are being streamed, by their agents and branches."""
+        """Replies that are being streamed, by agent and branch."""
         self.texts: NewestEntries[str, str] = NewestEntries(100)
 
-    # Runs of texts
+    # Text runs
 
     def on_user_message(self, message: Any, item: str) -> None:
-        """A run begins. What another has left unfinished will not grow."""
+        """Begin a run. Unfinished replies of earlier runs are complete."""
         for unfinished in self.growing.values():
             self.replied(None, unfinished)
         self.growing.clear()
@@ -251,7 +251,7 @@ class AdkSession(Conversation):
                 self.tool_returned(part.function_response.id, part.function_response.response)
 
     def heard_texts(self) -> dict[str, str]:
-        """Return what was heard of replies that were cut, by their texts."""
+        """Return the heard texts of cut replies, by their whole texts."""
         return {self.texts[item]: heard for item, heard in self.heard.items() if item in self.texts}
 
     # Live runs
@@ -277,14 +277,14 @@ class AdkSession(Conversation):
         *,
         item: str | None = None,
     ) -> None:
-        """Report how far a reply was played; in a live run the newest, and its `audio_ms` alone."""
+        """Report how far a reply was played; in a live run the newest, and only its `audio_ms`."""
         if self.live is None or item is not None:
             super().played(audio_ms, total_audio_ms, done, item=item)
         elif audio_ms is not None:
             self.live.played(audio_ms, now_ms())
 
     def end(self, reason: str | None = None) -> None:
-        """End the call: what plays in a live run is cut where it is."""
+        """End the call: a reply that plays in a live run is cut."""
         if self.live is None:
             super().end(reason)
         else:
@@ -292,7 +292,7 @@ class AdkSession(Conversation):
 
 
 class RunContent(NamedTuple):
-    """A content as `voicemem.integrations.runs` takes it."""
+    """A content in the form of `voicemem.integrations.runs`."""
 
     type: str
     content: str
@@ -303,13 +303,13 @@ class RunContent(NamedTuple):
 
 
 def text_of(content: Any) -> str:
-    """The text of a content, without the model's thoughts."""
+    """Return the text of a content, without the model's thoughts."""
     parts = (None if content is None else content.parts) or []
     return "".join(part.text for part in parts if part.text and not part.thought)
 
 
 def own_contents(contents: Iterable[Any]) -> list[RunContent]:
-    """The contents of a request that the ADK has made. Their ids are their places."""
+    """Return the contents of a request by the ADK, with their places as ids."""
     own = []
     for at, content in enumerate(contents):
         parts, text = content.parts or [], text_of(content)
@@ -324,7 +324,7 @@ def own_contents(contents: Iterable[Any]) -> list[RunContent]:
 
 
 def known_contents(messages: Iterable[JsonObject]) -> Iterator[RunContent]:
-    """The contents of a memory's messages in OpenAI's form; instructions are left out."""
+    """Yield the contents for a memory's messages in OpenAI's form; instructions are left out."""
     names: dict[str, str] = {}
     for message in messages:
         role, text = message["role"], message.get("content") or ""
@@ -346,7 +346,7 @@ def known_contents(messages: Iterable[JsonObject]) -> Iterator[RunContent]:
 
 
 def as_heard(content: Any, texts: dict[str, str]) -> Any:
-    """One of the ADK's own contents; a reply that was cut has the text that was heard, also where another is quoted."""
+    """Return one of the ADK's own contents, with the heard text of a cut reply, also in quotes."""
     text = text_of(content)
     if content.role == "model" and text in texts:
         made = type(content).model_validate({"role": "model", "parts": [{"text": texts[text]}]})

@@ -1,8 +1,7 @@
-"""The memory service of the ADK over a service's sessions and long-term memories.
+"""The ADK's memory service over a service's sessions and long-term memories.
 
-A session that is added is a session of the memory, of its user and in the namespace of its app. One that the plugin or
-another producer records is there already: then only user and namespace are set. A search finds what was heard, and
-memories.
+An added session becomes a session of the memory, of its user and in the namespace of its app. If the plugin or another
+producer records it already, only user and namespace are set. A search finds heard messages and memories.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +20,9 @@ from voicemem.protocol.types import JsonObject
 SENT_TOGETHER = 100
 MAX_QUERY = 4_000
 MONTH_S = 30 * 86_400
-"""For how long a session that was added may continue: the ADK's end with no call."""
+"""How long an added session may continue, since sessions of the ADK do not end with a call."""
 HEARD = "asr,llm.delta,llm.done,frame"
-"""Events of producers that heard a call themselves; what is added here are whole messages."""
+"""Events of producers that heard a call themselves; additions here are whole messages."""
 TRACES = "tool.call,tool.result"
 
 
@@ -42,7 +41,7 @@ class UserMemory:
     # Adding
 
     async def add_session_to_memory(self, session: Any) -> None:
-        """Add a session; what was added before is there once."""
+        """Add a session; messages added before are not added twice."""
         await self.calls.run(self.add(session.app_name, session.user_id, session.id, session.events, None))
 
     async def add_events_to_memory(
@@ -54,7 +53,7 @@ class UserMemory:
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Add events to a session, or without one to a session of the user's; they get the metadata."""
+        """Add events with metadata to a session, by default to one session of the user."""
         name = session_id or f"{app_name}.{user_id}"
         await self.calls.run(self.add(app_name, user_id, name, events, custom_metadata))
 
@@ -66,7 +65,7 @@ class UserMemory:
         memories: Sequence[Any],
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Keep memories of a user, each one text of at most 1,000 bytes. Raises `ValueError` for other contents."""
+        """Keep memories of a user, each a text of at most 1,000 bytes. Raises `ValueError` for other contents."""
         bodies = [memory_of(one, app_name, user_id, custom_metadata) for one in memories]
         for first in range(0, len(bodies), SENT_TOGETHER):
             body = {"memories": bodies[first : first + SENT_TOGETHER]}
@@ -88,7 +87,7 @@ class UserMemory:
         if is_recorded or await self.was_heard(name):
             return
         messages = [one for event in events for one in messages_of(event, metadata)]
-        if any("call_id" in one for one in messages):  # a trace has no id by which it is known
+        if any("call_id" in one for one in messages):  # a trace has no id by which a repeat is known
             lines = self.rest.lines(session_path(name, "/events"), {"types": TRACES})
             known = {(row["event"]["type"], row["event"]["call_id"]) async for row in lines}
             messages = [one for one in messages if (one.get("type"), one.get("call_id")) not in known]
@@ -96,7 +95,7 @@ class UserMemory:
             await self.rest.send("POST", session_path(name, "/messages"), messages[first : first + SENT_TOGETHER])
 
     async def ensure_session(self, name: str, app_name: str, user_id: str) -> None:
-        """Create a session of a user and an app; one that is there gets what it lacks of them."""
+        """Create a session of a user and an app, or add those of the two that an existing session lacks."""
         own = {"user_id": user_id, "labels": {"namespace": app_name}}
         try:
             await self.rest.send("POST", "/v1/sessions", {"session_id": name, "reopen_window": MONTH_S, **own})
@@ -112,7 +111,7 @@ class UserMemory:
             await self.rest.send("PATCH", session_path(name), lacks)
 
     async def was_heard(self, name: str) -> bool:
-        """Return whether a producer has recorded a session while it was heard."""
+        """Return whether a producer has recorded a session live."""
         async for _ in self.rest.lines(session_path(name, "/events"), {"types": HEARD, "limit": 1}):
             return True
         return False
@@ -120,7 +119,7 @@ class UserMemory:
     # Searching
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> Any:
-        """Search sessions for what was said, and memories of the user; nothing while the memory is away."""
+        """Search the messages and memories of the user; return nothing while the memory is away."""
         if not query.strip():
             return self.response()
         where: Any = {"user_id": user_id, "namespace": app_name, "limit": self.limit}
@@ -132,7 +131,7 @@ class UserMemory:
         return self.response.model_validate({"memories": [entry_of(one) for one in answer["memories"]]})
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Delete a memory. Raises `ValueError` for what is none of this user and app, as a message of a session."""
+        """Delete a memory. Raises `ValueError` if this user and app have no such memory; messages are none."""
         memory = None if memory_id is None else await self.calls.run(self.find(memory_id))
         if memory is None or (memory["user_id"], memory["namespace"]) != (user_id, app_name):
             raise ValueError(
@@ -151,7 +150,7 @@ class UserMemory:
 
 
 def messages_of(event: Any, metadata: Mapping[str, object] | None) -> list[JsonObject]:
-    """The messages and tool traces of an event, named by it: sent again, they change nothing."""
+    """Return the messages and tool traces of an event, with ids from it, so that repeats change nothing."""
     if event.partial:
         return []
     at, made = round(event.timestamp * 1000), list[JsonObject]()
@@ -173,11 +172,11 @@ def messages_of(event: Any, metadata: Mapping[str, object] | None) -> list[JsonO
 
 
 def memory_of(entry: Any, app_name: str, user_id: str, metadata: Mapping[str, object] | None) -> JsonObject:
-    """A memory of an entry. Raises `ValueError` for one that is not a text."""
+    """Return the memory of an entry. Raises `ValueError` for one that is not a text."""
     text = text_of(entry.content)
     if not text.strip() or any(part.text is None for part in entry.content.parts or []):
         raise ValueError("A memory is a text: the parts of its content are texts alone.")
-    own = getattr(entry, "custom_metadata", None) or {}  # not in the ADK's first versions, nor is the id
+    own = getattr(entry, "custom_metadata", None) or {}  # the ADK's first versions have neither this nor the id
     about = {**own, **(metadata or {}), **({"author": entry.author} if entry.author else {})}
     memory: JsonObject = {"text": text, "user_id": user_id, "namespace": app_name, "metadata": about or None}
     if getattr(entry, "id", None) is not None:
@@ -188,7 +187,7 @@ def memory_of(entry: Any, app_name: str, user_id: str, metadata: Mapping[str, ob
 
 
 def entry_of(memory: JsonObject) -> JsonObject:
-    """An entry of the ADK's for what a search found."""
+    """Return the ADK's entry for a search result."""
     role = memory.get("role")
     content = {"role": "model" if role == "assistant" else "user", "parts": [{"text": memory["text"]}]}
     said_at, metadata = memory["said_at"], memory.get("metadata") or {}

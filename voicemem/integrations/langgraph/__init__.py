@@ -1,4 +1,4 @@
-"""LangGraph: a middleware of LangChain's agents, with which the model gets what was heard, and the run is recorded.
+"""LangGraph: a middleware for LangChain's agents that gives the model the heard memory, and records the run.
 
 A store gives graphs the long-term memories of users.
 
@@ -32,7 +32,7 @@ Kind = Literal["user", "replies", "tools"]
 
 
 def chat_messages(messages: Iterable[JsonObject]) -> list[Any]:
-    """LangChain's messages of messages in OpenAI's form, as `session.context()` has them in `messages`."""
+    """Return LangChain's messages for messages in OpenAI's form, as `session.context()` returns them in `messages`."""
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
     made: list[Any] = []
@@ -52,7 +52,7 @@ def chat_messages(messages: Iterable[JsonObject]) -> list[Any]:
 
 
 def unrecorded(messages: Sequence[Any]) -> Sequence[Any]:
-    """Return what this run may have added: its user messages, its answers and tools."""
+    """Return the messages that this run may have added: its user messages, answers and tools."""
     ended = bool(messages) and is_answer(messages[-1])
     start = run_start(messages[:-1] if ended else messages)
     while start and messages[start - 1].type == "human":
@@ -67,10 +67,10 @@ class ThreadMemory(Conversation):
         super().__init__(session)
         self.kinds = record
         self.recorded: NewestEntries[str, None] = NewestEntries(1000)
-        """Messages of the newest runs that are recorded, by their ids."""
+        """The ids of recorded messages of the newest runs."""
 
     def record(self, messages: Sequence[Any], names: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Record what a run has added since it was last asked; `names` are items as which messages were streamed."""
+        """Record the messages that a run has added since the last call; `names` are the items of streamed messages."""
         for message in unrecorded(messages):
             name = message.id or self.new_item()
             if name not in self.recorded:
@@ -80,7 +80,7 @@ class ThreadMemory(Conversation):
     def record_message(self, message: Any, item: str) -> None:
         text = text_of(message.content)
         if message.type == "human" and text and "user" in self.kinds:
-            if not message.additional_kwargs.get("lc_source"):  # a summary, which another middleware put there
+            if not message.additional_kwargs.get("lc_source"):  # a summary of another middleware
                 self.user_said(text, item)
         elif message.type == "ai":
             if text and "replies" in self.kinds:
@@ -92,9 +92,9 @@ class ThreadMemory(Conversation):
 
 
 class TokenListener:
-    """Reports what the LLM runs of one model call stream; `grew` gets each piece, and the item of its reply.
+    """Reports the streams of the LLM runs of one model call; `grew` gets each piece, and the item of its reply.
 
-    It asks for no stream: without one there are no tokens.
+    It requests no stream; without one there are no tokens.
     """
 
     run_inline = True  # also in asynchronous runs, so that tokens keep their order
@@ -105,9 +105,9 @@ class TokenListener:
         """The item of each run: the first id of its message."""
         self.grown: set[str] = set()
         self.names: dict[str, str] = {}
-        """The item of each id that a run's message has had; vendors may give another on the way."""
+        """The item of each id of a run's message; vendors may change the id on the way."""
         self.others: set[Any] = set()
-        """Runs of other middleware, whose texts no one hears."""
+        """Runs of other middleware, whose texts are not heard."""
 
     def said(self, run: Any, message_id: str | None, text: str) -> None:
         if run in self.others:
@@ -130,7 +130,7 @@ class TokenListener:
             self.said(run_id, message.id, text_of(message.content))
 
     def on_stream_event(self, event: Any, *, run_id: Any, **more: Any) -> None:
-        """Streams in LangChain's own protocol have these instead of tokens."""
+        """Take an event of a stream in LangChain's own protocol, which has no tokens."""
         delta = event.get("delta") or {}
         if event.get("event") == "message-start":
             self.said(run_id, event.get("id") or event.get("message_id"), "")
@@ -150,14 +150,14 @@ class ModelCall:
         self.listener: TokenListener = kind(self.grew)
 
     def context(self, memory: ThreadMemory) -> Any:
-        """Record this run as far as it has come, and ask for the messages of the memory, in OpenAI's form."""
+        """Record this run so far, and return a request for the messages of the memory, in OpenAI's form."""
         memory.record(self.request.state["messages"])
         return memory.known_messages(self.request.messages)
 
     def remembered(self, known: list[Any] | None) -> Any:
         memory = self.threads.open.get(self.session_id)
         own = self.request.messages
-        with self.threads.guarded():  # a version whose messages are others
+        with self.threads.guarded():  # a version with other messages
             if known is None or memory is None:
                 return self.request.override(messages=as_heard(own, {} if memory is None else memory.heard))
             messages = chat_messages(known)
@@ -175,7 +175,7 @@ class ModelCall:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear of tokens; a reply that was cancelled is whole as it is, and one of an attempt that failed is none."""
+        """Listen to tokens; a cancelled reply ends there, and the reply of a failed attempt is cancelled."""
         callbacks: Any = run_config().get("callbacks")
         if hasattr(callbacks, "add_handler"):
             callbacks.add_handler(self.listener)
@@ -197,7 +197,7 @@ class ModelCall:
             self.threads.soon(self.session_id, close_all)
 
     def answered(self, response: Any) -> None:
-        """Record what the model said; texts of attempts that were given up are cancelled."""
+        """Record the model's answer, and cancel the texts of abandoned attempts."""
         results = getattr(getattr(response, "model_response", response), "result", [response])
         messages, names = [*self.request.state["messages"], *results], self.listener.names
         self.close("llm.cancel", self.listener.grown - {names.get(one.id, one.id) for one in results})
@@ -218,13 +218,13 @@ class Middleware:
         threads.find_loop()
 
     def call(self, session_id: str) -> Call:
-        """One call, for the program that plays the agent's replies."""
+        """Return one call, for the program that plays the agent's replies."""
         return Call(self.threads, session_id)
 
     # What LangChain calls
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Give the model what was heard, and record what it says."""
+        """Give the model the heard memory, and record its answer."""
         call = self.model_call(request)
         if call is None:
             return handler(request)
@@ -280,7 +280,7 @@ if TYPE_CHECKING:
 
 
 def run_config() -> Mapping[str, Any]:
-    """The configuration of the run that this code is called in. Raises `RuntimeError` outside of one."""
+    """Return the configuration of the current run. Raises `RuntimeError` outside of one."""
     from langgraph.config import get_config
 
     config: Mapping[str, Any] = get_config()
@@ -288,7 +288,7 @@ def run_config() -> Mapping[str, Any]:
 
 
 def with_more(system_message: Any, texts: list[str]) -> Any:
-    """The agent's system message, followed by what the memory instructs."""
+    """Return the agent's system message, followed by the memory's."""
     from langchain_core.messages import SystemMessage
 
     if not texts:
@@ -299,7 +299,7 @@ def with_more(system_message: Any, texts: list[str]) -> Any:
 
 
 def thread_id(config: Mapping[str, Any]) -> str | None:
-    """The thread id of a run's configuration."""
+    """Return the thread id of a run's configuration."""
     name = config.get("configurable", {}).get("thread_id")
     return None if name is None else str(name)
 
@@ -312,14 +312,14 @@ def middleware(
     config: Mapping[str, Any] | None = None,
     producer: str = "langgraph",
 ) -> VoicememMiddleware:
-    """A middleware for `create_agent(…, middleware=[…])`; one serves any number of threads at once.
+    """Return a middleware for `create_agent(…, middleware=[…])`; one serves any number of threads.
 
     `session_id` finds a run's session in its configuration; a run without one is not remembered. Leave out of `record`
-    what something else records on the same session, such as a recogniser's transcripts ("user"), or the replies that a
-    voice framework plays ("replies"). `config` is that of a new session, such as `{"user_id": "ann", "memory_from":
-    {"sessions": 3}}`, which brings earlier calls along. Agents that run without asyncio need a `SyncClient`.
+    what another producer records on the same session, such as a recogniser's transcripts ("user"), or the replies that
+    a voice framework plays ("replies"). `config` is for a new session, such as `{"user_id": "ann", "memory_from":
+    {"sessions": 3}}`, which carries earlier calls over. Agents that run without asyncio need a `SyncClient`.
 
-    Nothing raises into a run, and only the read before each model call holds it up, for at most the client's
+    Nothing raises into a run, and only the read before each model call blocks it, for at most the client's
     `context_timeout_s`. Raises `ImportError` without LangChain.
     """
     check_installed("langchain", "LangChain", "langgraph")
@@ -333,13 +333,13 @@ def middleware(
 def store(
     client: Client | SyncClient, *, namespace: tuple[str, ...] = ("memories", "{user_id}"), field: str = "data"
 ) -> VoicememStore:
-    """A store for `compile(store=…)` and `create_agent(store=…)`: its items are long-term memories of users.
+    """Return a store for `compile(store=…)` and `create_agent(store=…)`, whose items are long-term memories of users.
 
-    Each namespace begins as `namespace` says, with a user's id in place of `{user_id}`. What a value says is its
-    `field`; without one, all of its texts. Memories that were made elsewhere are items of the user, too: their text is
-    in `field`. Calls without asyncio need a `SyncClient`.
+    Each namespace begins with `namespace`, which has a user's id in place of `{user_id}`. The text of a value is its
+    `field`; without one, all of its texts. Memories made elsewhere are items of the user too, with their text in
+    `field`. Calls without asyncio need a `SyncClient`.
 
-    Methods raise what the client's do, and `ValueError` or `NotImplementedError` for what cannot be kept. Raises
+    Methods raise as the client's do, and `ValueError` or `NotImplementedError` for items that cannot be kept. Raises
     `ImportError` without LangGraph.
     """
     check_installed("langgraph", "LangGraph", "langgraph")

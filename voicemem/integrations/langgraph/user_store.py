@@ -1,8 +1,8 @@
-"""The store of LangGraph over long-term memories: an item is a memory of a user, and their memories are items.
+"""LangGraph's store over long-term memories: each item is a memory of a user, and each memory of theirs an item.
 
-A namespace begins as the store's own does, with the user in it. The memory of an item is its text, found by its words
-and shown to calls; key, namespace and the rest of the value are its metadata. A memory that something else has made
-is an item of the user's own namespace, with the memory's id as its key.
+A namespace begins with the store's own, in which the user is. The memory of an item has its text, which is found by its
+words and shown to calls; key, namespace and the rest of the value are its metadata. A memory made elsewhere is an item
+of the user's own namespace, with the memory's id as its key.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ USER = "{user_id}"
 """The place of the user in the namespace of a store."""
 KINDS = ("fact", "preference", "episode", "summary")
 LISTED, FOUND = 1000, 100
-"""Memories of one answer."""
+"""The most memories of one answer."""
 MAX_QUERY = 4_000
 MADE_ID = re.compile(r"mem_[a-z2-7]{26}")
-"""The id of a memory that the service has named."""
+"""An id that the service made for a memory."""
 METADATA = "langgraph"
 Path = tuple[str, ...]
 
 
 class ItemKey(msgspec.Struct, frozen=True):
-    """The item that a memory is, as its metadata say: namespace, key, and the rest of its value."""
+    """The item of a memory, from its metadata: namespace, key, and the rest of its value."""
 
     namespace: Path
     key: str
     value: JsonObject
-    """Without the `field` that is the memory's text."""
+    """The value without the `field` that is the memory's text."""
     field: str | None = None
 
 
@@ -77,9 +77,9 @@ class UserStore:
         return await self.calls.run(self.run(list(ops)))
 
     async def run(self, ops: list[Any]) -> list[Any]:
-        """Answer reads as it was before, then make the changes; of several for one item the last counts.
+        """Answer all reads from the state before the batch, then apply the writes; for one item the last write wins.
 
-        What cannot be kept changes nothing.
+        If any write is invalid, nothing is written.
         """
         puts = [op for op in ops if isinstance(op, self.types.PutOp)]
         changes = {(op.namespace, op.key): self.change(op) for op in puts}
@@ -102,7 +102,7 @@ class UserStore:
     # Namespaces and items
 
     def user_of(self, path: Path) -> str:
-        """The user of a namespace. Raises `InvalidNamespaceError` for one that is not of a user here."""
+        """Return the user of a namespace. Raises `InvalidNamespaceError` if it has none."""
         own = self.namespace
         if len(path) < len(own) or any(one not in (USER, part) for one, part in zip(own, path, strict=False)):
             shown = tuple(one.replace(USER, "USER") for one in own)
@@ -119,7 +119,7 @@ class UserStore:
         return tuple(user if one == USER else one for one in self.namespace)
 
     def memory_id(self, path: Path, key: str) -> str:
-        """The id of an item's memory, which follows from its place."""
+        """Return the id of an item's memory, which is derived from its namespace and key."""
         if len(path) == len(self.namespace) and MADE_ID.fullmatch(key):
             return key
         return f"item_{blake2b(json.dumps([path, key]).encode(), digest_size=20).hexdigest()}"
@@ -137,7 +137,7 @@ class UserStore:
     # Changes
 
     def change(self, op: Any) -> JsonObject | None:
-        """The memory of an item; None for one that is to be removed. Raises `ValueError`, `NotImplementedError`."""
+        """Return the memory of an item; None for one to remove. Raises `ValueError`, `NotImplementedError`."""
         user = self.user_of(op.namespace)
         if op.value is None:
             return None
@@ -153,7 +153,7 @@ class UserStore:
         return {"id": id, "text": text, "user_id": user, "metadata": {METADATA: place}}
 
     def text_of(self, value: JsonObject, index: list[str] | None) -> str:
-        """The text of a value: at the paths of an index, else all of its texts and their names. Raises `ValueError`."""
+        """Return the text of a value: at an index's paths, else all its texts with their names. Raises `ValueError`."""
         if index:
             paths = map(self.types.tokenize_path, index)
             texts = [text for path in paths for text in self.types.get_text_at_path(value, path)]
@@ -179,7 +179,7 @@ class UserStore:
         return kept if kept is not None and (kept.path, kept.key) == (path, key) else None
 
     async def memories(self, user: str, query: str | None) -> AsyncIterator[JsonObject]:
-        """The memories of a user, the newest first, or those with words of a query, the best first."""
+        """Yield the memories of a user, the newest first, or those with words of a query, the best first."""
         words, cursor = (query or "").strip()[:MAX_QUERY], None
         while True:
             more: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
@@ -216,7 +216,7 @@ class UserStore:
 
 
 def plain(value: Mapping[str, Any]) -> JsonObject:
-    """A value as JSON. Raises `ValueError` for one that is not."""
+    """Return a value as JSON. Raises `ValueError` if it is not."""
     try:
         made: JsonObject = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -236,7 +236,7 @@ def named_leaves(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
 
 
 def matches(condition: Any, path: Path) -> bool:
-    """Return whether a namespace begins, or ends, as a condition says; `*` is any part."""
+    """Return whether a namespace has a condition's prefix or suffix; `*` is any part."""
     own = tuple(condition.path)
     part = path[: len(own)] if condition.match_type == "prefix" else path[max(0, len(path) - len(own)) :]
     return len(part) == len(own) and all(one in ("*", other) for one, other in zip(own, part, strict=True))
@@ -247,7 +247,7 @@ def holds(filter: Mapping[str, Any] | None, value: Mapping[str, Any]) -> bool:
 
 
 def fits(value: Any, condition: Any) -> bool:
-    """Return whether a value is as a filter of LangGraph's says. Raises `ValueError` for an unknown operator."""
+    """Return whether a value matches LangGraph's filter. Raises `ValueError` for an unknown operator."""
     if not isinstance(condition, dict):
         return bool(value == (list(condition) if isinstance(condition, tuple) else condition))
     if not any(name.startswith("$") for name in condition):

@@ -9,9 +9,9 @@
 See docs/livekit.md. The framework is imported only here and only when it is used (`voicemem-core[livekit]`).
 
 Events of an `AgentSession` are reported to a ledger. Verified with livekit-agents 1.8.9. LiveKit speaks one segment
-after the other: `llm_node` makes the text of one or more, `tts_node` gets the text of one (or
-`realtime_audio_output_node` its audio), and `transcription_node` is called once for each, when it is about to be
-played. Nothing links them but their order within one speech handle, which a context variable of the framework names.
+after another: `llm_node` makes the text of one or more, `tts_node` gets the text of one (or
+`realtime_audio_output_node` its audio), and `transcription_node` is called once for each, just before it plays. Only
+their order within one speech handle links them, and a context variable of the framework names the handle.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 __all__ = ["AttachedMemory", "attach", "chat_context"]
 NODES = ("on_user_turn_completed", "llm_node", "tts_node", "realtime_audio_output_node", "transcription_node")
 UNNAMED = "default_agent"
-"""The id of an agent whose program gave it none, and no class of its own."""
+"""The id of an agent without its own id or class."""
 P = ParamSpec("P")
 
 
 def handler(
     method: Callable[Concatenate[LiveKitCall, Any, P], None],
 ) -> Callable[Concatenate[LiveKitCall, Any, P], None]:
-    """A callback of the framework: it looks first whether there is a new agent or output, and never raises."""
+    """Return a callback for the framework, which first checks for a new agent or output, and never raises."""
 
     @wraps(method)
     def guarded(call: LiveKitCall, event: Any, /, *arguments: P.args, **named: P.kwargs) -> None:
@@ -71,7 +71,7 @@ class LiveKitCall:
         """True if the caller's turn has a transcript; a turn without one was typed."""
 
     def listen(self) -> None:
-        """Follow everything that the session emits, and what the program has it say."""
+        """Follow the session's events, and the texts that the program lets it say."""
         for name in ("say", "generate_reply"):
             self.nodes.wrap(self.session, name)
         for name, callback in {
@@ -108,7 +108,7 @@ class LiveKitCall:
 
     @handler
     def on_user_state(self, event: Any) -> None:
-        """Note when the caller spoke last: that is the event's time."""
+        """Report when the caller stopped speaking: at the event's time."""
         if "speaking" in (event.old_state, event.new_state):
             self.ledger.user_spoke(None if event.new_state == "speaking" else event.created_at * 1000)
 
@@ -121,14 +121,14 @@ class LiveKitCall:
 
     @handler
     def on_item(self, event: Any) -> None:
-        """Take a message: the user's ends their turn, the agent's says how text without audio ended."""
+        """Take a message: the user's ends their turn, the agent's shows how a reply without audio ended."""
         item = event.item
         if getattr(item, "type", None) != "message":
             return
         if item.role == "user" and self.nodes.typed.report(item):
-            return  # what the caller says in the meantime is a turn of its own
+            return  # the caller's words meanwhile are a turn of their own
         if item.role == "user":
-            # The words of a turn that the program was slow to end may have come with those of the turn before.
+            # The words of a turn that the program ended late may have come with those of the previous turn.
             is_spoken = self.has_spoken or getattr(item, "transcript_confidence", None) is not None
             if text_of(item) and not is_spoken:
                 self.ledger.user_typed(text_of(item), item.created_at * 1000)
@@ -152,7 +152,7 @@ class LiveKitCall:
 
     @handler
     def on_speech(self, event: Any) -> None:
-        """Look for a new agent or output before anything is said."""
+        """Check for a new agent or output before anything is said."""
 
     @handler
     def on_close(self, event: Any) -> None:
@@ -169,14 +169,14 @@ def attach(
     config: Mapping[str, Any] | None = None,
     producer: str = "livekit",
 ) -> AttachedMemory:
-    """Remember a call; to be used in a running event loop, before `session.start`.
+    """Remember a call. Use it in a running event loop, before `session.start`.
 
-    With `context`, each request to the LLM gets the messages as they were heard, in the place of the framework's own,
-    and what `config` carries over from earlier calls of `user_id`: `{"memory_from": {"sessions": 3}}`; both are those
-    of a new session. While the memory is away the framework's own messages are used; asking takes at most the client's
+    With `context`, each request to the LLM gets the messages as they were heard, in place of the framework's own, and
+    text from earlier calls of `user_id` if `config` has `{"memory_from": {"sessions": 3}}`; both are for a new session.
+    While the memory is away, the framework's own messages are used; the read takes at most the client's
     `context_timeout_s`.
 
-    Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `livekit-agents`.
+    Nothing else blocks the framework, or raises into it. Raises `ImportError` without `livekit-agents`.
     """
     check_installed("livekit.agents", "LiveKit Agents", "livekit")
     background = BackgroundSession(client, session_id, producer, config_of(user_id, config))

@@ -1,4 +1,4 @@
-"""Followers of an agent's nodes: what passes through is reported to the ledger, unchanged; their failures stay here."""
+"""Followers of an agent's nodes, which report the items that pass through unchanged; their failures stay here."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable
@@ -11,14 +11,14 @@ from voicemem.integrations.livekit.playback import Playback, Speech, Speeches, T
 from voicemem.integrations.livekit.remembering import Remembering, user_message
 
 TIMED = "lk.timed_transcripts"
-"""The key under which a frame has the words of its audio."""
+"""A frame's key for the words of its audio."""
 
 
-# Followers take the items that pass through a node, and learn whether they came to their end.
+# Followers take the items that pass through a node, and learn whether the stream was complete.
 
 
 class TextFollower:
-    """The text that a TTS or a realtime model speaks. With `is_new` no LLM node has made it: the program has."""
+    """Follows the text that a TTS or a realtime model speaks; `is_new` if the program, not an LLM node, has made it."""
 
     def __init__(self, ledger: Ledger, reply: str, is_new: bool = True) -> None:
         self.ledger = ledger
@@ -70,7 +70,7 @@ class LlmFollower:
 
 
 class AudioFollower:
-    """The audio of one reply: how long it is."""
+    """Follows the audio of one reply for its length."""
 
     def __init__(self, ledger: Ledger, reply: str) -> None:
         self.ledger = ledger
@@ -85,7 +85,7 @@ class AudioFollower:
 
 
 class RealtimeFollower(AudioFollower):
-    """Audio that no TTS makes, of a realtime model or the program: it is that of the text once both are complete."""
+    """Follows audio of a realtime model or the program, which belongs to the text once both are complete."""
 
     is_complete = text_is_complete = False
 
@@ -95,7 +95,7 @@ class RealtimeFollower(AudioFollower):
 
 
 class TtsFollower(AudioFollower):
-    """The audio that a TTS makes: also where its words or sentences begin."""
+    """Follows the audio of a TTS, with the times of its words or sentences."""
 
     def __init__(self, ledger: Ledger, speech: Speech) -> None:
         is_new = not speech.for_tts
@@ -103,7 +103,7 @@ class TtsFollower(AudioFollower):
         speech.without_text.discard(self.reply)
         self.text = TextFollower(ledger, self.reply, is_new)
         self.begun: tuple[str, float] | None = None
-        """A piece of text whose end is not known yet, and where it begins in the audio, in ms."""
+        """A piece of text whose end is not known yet, and its start in the audio, in ms."""
 
     def take(self, item: Any) -> None:
         words = []
@@ -131,10 +131,10 @@ class Nodes:
         self.typed = TypedMessages(ledger)
         self.remembering = remembering
         self.realtime: NewestEntries[str, RealtimeFollower] = NewestEntries(64)
-        """Followers of segments whose audio is followed and whose text is not yet."""
+        """Followers of segments whose audio, but not yet the text, is followed."""
 
     def wrap(self, owner: Any, name: str) -> None:
-        """Put ours around a node of an agent, where the activity looks it up, or around a method of the session."""
+        """Wrap a node of an agent, where the activity looks it up, or a method of the session."""
         try:
             setattr(owner, name, partial(getattr(self, name), getattr(owner, name)))
         except Exception as error:  # an agent that cannot be wrapped still has its call
@@ -155,7 +155,7 @@ class Nodes:
         return self.followed(result, "llm_node", follower) if isinstance(result, AsyncIterable) else result
 
     async def on_user_turn_completed(self, original: Any, turn_ctx: Any, new_message: Any) -> None:
-        """Show the program a message of the caller's before the LLM is asked; it may edit it."""
+        """Note the caller's message, and pass it to the program, which may edit it before the LLM request."""
         if self.remembering is not None:
             self.remembering.newest = getattr(new_message, "id", None)
         await original(turn_ctx, new_message=new_message)
@@ -184,7 +184,7 @@ class Nodes:
         return await result if asyncio.iscoroutine(result) else result
 
     def say(self, original: Any, text: Any, **named: Any) -> Any:
-        """Follow the audio of the program, if a text that it has the session say comes with some."""
+        """Follow the program's audio, if it gives one for the text to say."""
         if not isinstance(named.get("audio"), AsyncIterable):
             return original(text, **named)
         follower = RealtimeFollower(self.ledger, "")
@@ -194,7 +194,7 @@ class Nodes:
         return handle
 
     def generate_reply(self, original: Any, **named: Any) -> Any:
-        """Expect a message that the program gives in place of the user; it gets its id here."""
+        """Expect a message that the program gives in place of the user, with an id from here."""
         message: Any = named.get("user_input")
         if isinstance(message, str):
             message = named["user_input"] = self.guarded("generate_reply", partial(user_message, message)) or message
@@ -204,13 +204,13 @@ class Nodes:
         return handle
 
     def realtime_segment(self) -> RealtimeFollower:
-        """A segment whose audio comes from a realtime model; its transcript may come before it or after it."""
+        """Return the follower of a realtime model's segment, whose transcript may come before or after the audio."""
         reply = self.speeches.current().expect()
         follower = self.realtime[reply] = RealtimeFollower(self.ledger, reply)
         return follower
 
     def next_segment(self) -> TextFollower | None:
-        """The segment that is played next; one whose text nothing has shown yet is followed."""
+        """Begin the segment that plays next, and return a follower if its text is still unknown."""
         speech = self.speeches.current()
         if not speech.for_playback:
             speech.expect()
@@ -226,7 +226,7 @@ class Nodes:
     async def followed(
         self, source: Any, name: str, follower: TextFollower | LlmFollower | AudioFollower
     ) -> AsyncIterator[Any]:
-        """Yield the items of a source. The follower learns whether they came to their end."""
+        """Yield the items of a source. The follower learns whether the stream was complete."""
         complete = False
         try:
             async for item in source:

@@ -1,4 +1,4 @@
-"""Playback of replies: the segments of each speech handle, how far the output has come, and typed messages."""
+"""Playback of replies: the segments of each speech handle, the position of the output, and typed messages."""
 
 from collections import deque
 from functools import wraps
@@ -12,7 +12,7 @@ EVENTS = ("playback_started", "playback_progressed", "playback_finished")
 
 
 class Playback:
-    """Follows one audio output at a time; segments are played one after the other."""
+    """Follows one audio output at a time, which plays one segment after another."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -23,7 +23,7 @@ class Playback:
         self.is_paused = False
 
     def watch(self, output: Any) -> None:
-        """Follow another output, if it is another one, and its pauses: what has stopped then may be a false alarm."""
+        """Follow a new output and its pauses, each of which may be a false alarm."""
         if output is self.output:
             return
         if self.output is not None:
@@ -67,7 +67,7 @@ class Playback:
             return
         at = now_ms() if self.stopped_at is None else self.stopped_at
         if not event.interrupted:
-            if self.is_paused:  # it ran to its end during a pause
+            if self.is_paused:  # it played to its end during a pause
                 self.ledger.resumed(self.reply, at)
             self.ledger.finished(self.reply, at)
         else:
@@ -76,13 +76,13 @@ class Playback:
         self.reply = None
 
     def resumed(self, at: float) -> None:
-        """The pause was a false alarm."""
+        """Report that the pause was a false alarm."""
         self.is_paused = False
         if self.reply is not None:
             self.ledger.resumed(self.reply, at)
 
     def text_ended(self, interrupted: bool, text: str, at: float) -> None:
-        """A reply without audio is over: what was shown of it is known."""
+        """Report that a reply without audio is over, with the text that was shown."""
         if self.reply is None:
             return
         if interrupted:
@@ -99,18 +99,18 @@ class Speech:
         self.name = name
         self.count = 0
         self.for_tts: deque[str] = deque()
-        """Replies whose text no TTS has got yet."""
+        """Replies whose text the TTS has not got yet."""
         self.for_playback: deque[str] = deque()
-        """Replies that have not begun to play."""
+        """Replies that have not begun to play yet."""
         self.without_text: set[str] = set()
-        """Those of them whose text nothing has shown yet."""
+        """Those of them whose text is still unknown."""
 
     def new_reply(self) -> str:
         self.count += 1
         return f"{self.name}.{self.count}"
 
     def expect(self) -> str:
-        """A reply that no LLM of ours has made, and that is played next."""
+        """Add a reply that no followed LLM has made, to be played next."""
         reply = self.new_reply()
         self.for_playback.append(reply)
         self.without_text.add(reply)
@@ -118,16 +118,16 @@ class Speech:
 
 
 class Speeches:
-    """All speeches that are under way."""
+    """All speeches in progress."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.known: NewestEntries[str, Speech] = NewestEntries(64)
         self.tools: NewestEntries[str, str] = NewestEntries(256)
-        """Replies by the ids of their tool calls."""
+        """Replies by the id of their tool calls."""
 
     def current(self) -> Speech:
-        """The speech in whose task this is called."""
+        """Return the speech of the current task."""
         try:
             from livekit.agents.voice.agent_activity import _SpeechHandleContextVar
 
@@ -142,7 +142,7 @@ class Speeches:
         return self.known[name]
 
     def done(self, name: str) -> None:
-        """A speech is over: those of its replies of which nothing was played never existed."""
+        """Withdraw the replies of an ended speech that were never played."""
         speech = self.known.pop(name, None)
         if speech is not None:
             for number in range(1, speech.count + 1):
@@ -150,24 +150,24 @@ class Speeches:
 
 
 class TypedMessages:
-    """Messages of the user that the program gives to `generate_reply`, the newest, by id.
+    """The newest user messages that the program gives to `generate_reply`, by id.
 
-    They come before what the LLM answers to them. LiveKit reports one only when its answer is the next to be played.
+    They come before the LLM's answers to them. LiveKit reports one only just before its answer plays.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.known: NewestEntries[str, bool] = NewestEntries(64)
-        """True if the memory has each already."""
+        """Whether the memory has each already."""
 
     def report_all(self, chat_ctx: Any) -> None:
-        """The LLM is asked: what this context has of them is said before the answer."""
+        """Report the messages that are in a context, before the LLM answers it."""
         if not all(self.known.values()):
             for item in chat_ctx.items:
                 self.report(item)
 
     def report(self, item: Any) -> bool:
-        """Report a message, if it is one of these and was not reported before; return whether it is one."""
+        """Report a message, if it is one of these and not reported yet. Return whether it is one."""
         if item.id not in self.known:
             return False
         text = text_of(item)

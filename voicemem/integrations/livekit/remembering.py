@@ -1,4 +1,4 @@
-"""The way back, LiveKit's: chat items of the memory's messages, and requests to the LLM with what was heard."""
+"""LiveKit's chat items for the memory's messages, and requests to the LLM with the heard memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ INSTRUCTIONS = ("system", "developer")
 
 
 def chat_context(messages: Iterable[JsonObject | ChatItem]) -> ChatContext:
-    """A `ChatContext` of messages in OpenAI's form, as `session.context()` has them in `messages`.
+    """Return a `ChatContext` for messages in OpenAI's form, as `session.context()` returns them in `messages`.
 
-    Chat items among them stay as they are.
+    Chat items among them stay unchanged.
     """
     from livekit.agents import ChatContext, llm
 
@@ -52,34 +52,34 @@ def user_message(text: str) -> Any:
 
 
 def text_of(message: Any) -> str:
-    """The text of a chat message as it was generated; LiveKit's own property has had several names."""
+    """Return the text of a chat message as generated; LiveKit's own property has had several names."""
     return "\n".join(part for part in message.content if isinstance(part, str))
 
 
 class Remembering:
-    """Puts the heard memory in the place of the framework's own messages."""
+    """Puts the heard memory in place of the framework's own messages."""
 
     def __init__(self, session: BackgroundSession, call_items: Callable[[], Iterable[Any]]) -> None:
         self.session = session
         self.call_items = call_items
-        """The chat items of this call so far; what else is in a context was put there by the program."""
+        """Returns the chat items of this call so far; others in a context are the program's."""
         self.began = now_ms()
         self.newest: str | None = None
-        """The id of the message of the caller's newest turn, which becomes a chat item when its answer is due."""
+        """The id of the message of the caller's newest turn, which becomes a chat item with its answer."""
 
     async def remembered(self, chat_ctx: Any, typed_ids: Collection[str]) -> Any:
-        """The context for one request; the framework's own while the memory is away. `typed_ids` are of messages."""
+        """Return the context for one request; the framework's own while the memory is away."""
         body = await self.session.context(style="openai", tools=True, fields=True)
         if body is None:
             return chat_ctx
         try:
             return rebuilt(chat_ctx, body["messages"], self.call(chat_ctx, typed_ids), typed_ids, self.began)
-        except Exception as error:  # a version whose chat items are others
+        except Exception as error:  # a version with other chat items
             self.session.log_once("The LLM gets the framework's own messages.", error)
             return chat_ctx
 
     def call(self, chat_ctx: Any, typed_ids: Container[str]) -> dict[str, Any]:
-        """The chat items of the call by their ids, also those that a context has before the session has them."""
+        """Return the chat items of the call by id, including those that a context has before the session."""
         call = {item.id: item for item in self.call_items()}
         is_ahead = self.newest in call or all(item.id != self.newest for item in chat_ctx.items)
         last = next((one for one in reversed(chat_ctx.items) if not is_message(one, *INSTRUCTIONS)), None)
@@ -93,10 +93,10 @@ class Remembering:
 def rebuilt(
     own: Any, known: Sequence[JsonObject], call: Mapping[str, Any], typed_ids: Container[str], began: float
 ) -> Any:
-    """The framework's instructions and what the program put before the call, then the memory, then what it cannot know.
+    """Return instructions and the program's items from before the call, then the memory, then items that it lacks.
 
-    That is tools which run, what the program adds to this request alone, and words of the caller that are not a message
-    of the memory yet. `call` are the chat items of the call, which `began` then, by their ids.
+    It may lack running tools, the program's additions to only this request, and words of the caller that are not a
+    message of the memory yet. `call` are the chat items of the call by id, which began at `began`.
     """
     texts, known = instructions_apart(known)
     user_messages = user_messages_of(own, call, typed_ids, began)
@@ -120,7 +120,7 @@ def rebuilt(
 
 
 def instructed(head: list[Any], texts: Sequence[str]) -> list[Any]:
-    """The program's own items, its system message followed by the memory's."""
+    """Return the program's own items, with its system message followed by the memory's."""
     if not texts:
         return head
     at = next((at for at, item in enumerate(head) if is_message(item, "system")), None)
@@ -131,7 +131,7 @@ def instructed(head: list[Any], texts: Sequence[str]) -> list[Any]:
 
 
 def user_messages_of(own: Any, call: Mapping[str, Any], typed_ids: Container[str], began: float) -> list[UserMessage]:
-    """The messages of the caller that a context has: each is of what was reported since the one before it."""
+    """Return the caller's messages in a context; each has what was reported since the one before it."""
     present, user_messages, since = {item.id for item in own.items}, [], began
     for message in sorted(filter(is_user, call.values()), key=lambda one: one.created_at):
         at = message.created_at * 1000

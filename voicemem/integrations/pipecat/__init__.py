@@ -44,14 +44,14 @@ def attach(
     producer: str = "pipecat",
     client_buffer_ms: float = 0.0,
 ) -> AttachedMemory:
-    """Remember a call; to be used in a running event loop, before the worker runs.
+    """Remember a call. Use it in a running event loop, before the worker runs.
 
-    With `context`, each request to the LLM gets the messages as they were heard, in the place of Pipecat's own, and
-    what `config` carries over from earlier calls of `user_id`: `{"memory_from": {"sessions": 3}}`; both are those of a
-    new session. While the memory is away Pipecat's own messages are used; asking takes at most the client's
-    `context_timeout_s`. `client_buffer_ms` is how much audio the caller's side holds before it plays.
+    With `context`, each request to the LLM gets the messages as they were heard, in place of Pipecat's own, and text
+    from earlier calls of `user_id` if `config` has `{"memory_from": {"sessions": 3}}`; both are for a new session.
+    While the memory is away, Pipecat's own messages are used; the read takes at most the client's
+    `context_timeout_s`. `client_buffer_ms` is how much audio the caller's side buffers before it plays.
 
-    Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `pipecat-ai`.
+    Nothing else blocks the framework, or raises into it. Raises `ImportError` without `pipecat-ai`.
     """
     check_installed("pipecat", "Pipecat", "pipecat")
     background = BackgroundSession(client, session_id, producer, config_of(user_id, config))
@@ -70,7 +70,7 @@ def attach(
 
 
 def observer(send: Callable[[JsonObject], object], *, client_buffer_ms: float = 0.0) -> BaseObserver:
-    """An observer alone: `send` gets the events of one call, and must return at once.
+    """Return only an observer: `send` gets the events of one call, and must return at once.
 
     Raises `ImportError` without `pipecat-ai`.
     """
@@ -84,7 +84,7 @@ def new_listener(send: Callable[[JsonObject], object], client_buffer_ms: float) 
 
 
 def llm_services(processor: Any) -> Iterator[Any]:
-    """The LLM services in a pipeline, also in pipelines inside of it."""
+    """Yield the LLM services in a pipeline and in pipelines inside it."""
     from pipecat.services.llm_service import LLMService
 
     if isinstance(processor, LLMService):
@@ -95,7 +95,7 @@ def llm_services(processor: Any) -> Iterator[Any]:
 
 @cache
 def observer_type() -> type[Any]:
-    """The class of observers; it can be made only where Pipecat is installed."""
+    """Return the class of observers, which needs Pipecat."""
     from pipecat.observers.base_observer import BaseObserver
 
     class VoicememObserver(BaseObserver):

@@ -1,8 +1,7 @@
-"""Audio between the TTS and the caller: what was made and played, and where its text is in it.
+"""Audio between the TTS and the caller: made and played audio, and the position of its text.
 
-`AudioTimeline` is what was made, in order, and how far the output has come. `Sound` finds clauses in audio of which
-nothing is known but the text: pauses are where the marks are. `WordClock` finds words by the presentation times that
-pipecat gives them.
+`AudioTimeline` has the audio made, in order, and the position of the output. `Sound` finds clauses in audio of which
+only the text is known: pauses are at punctuation. `WordClock` finds words by Pipecat's presentation times.
 """
 
 import re
@@ -16,15 +15,15 @@ from voicemem.transcript.whole_words import units_of
 
 CLAUSE = re.compile(r".+?(?:[.,;:!?…]+[\"'”’)]*\s+|[。，、；：！？]+|$)", re.DOTALL)
 SOUND_PEAK = 400
-"""The level, of 32767, below which samples are silence."""
+"""The level, out of 32767, below which samples are silence."""
 FARTHEST = 0.12
 FARTHEST_MS = 250.0
-"""A pause this far from where a mark is expected is another one: a share of all sound, and ms."""
+"""A pause further than this from an expected mark is another one: as a share of all sound, and in ms."""
 TRANSPORT_MS = 40.0
-"""The lead of an output transport over its device: it hands out one chunk while the one before is played."""
+"""The lead of an output transport over its device: it writes a chunk while the previous one plays."""
 NS_PER_MS = 1_000_000
 GAP_MS = 1000.0
-"""After so long without audio a context may have timed out, and its clock may have begun again."""
+"""After so long without audio, a context may have timed out, and its clock may have restarted."""
 
 
 class Span(NamedTuple):
@@ -61,7 +60,7 @@ class Sound:
 
 
 def spans_of(text: str, sound: Sound) -> list[Span]:
-    """A text over all of its audio: each clause between the pauses that are next to where its marks should be."""
+    """Spread a text over its audio: each clause between the pauses nearest to its expected marks."""
     if not sound.stretches:
         return [Span(text, sound.end_ms)]
     spans, place_ms = [], 0.0
@@ -73,7 +72,7 @@ def spans_of(text: str, sound: Sound) -> list[Span]:
 
 
 def aligned(clauses: Sequence[str], stretches: Sequence[tuple[float, float]]) -> list[tuple[str, int, int]]:
-    """Texts, each with its first and last stretch: clauses without a pause between them are joined."""
+    """Return texts, each with its first and last stretch; clauses without a pause between them are joined."""
     sounding = [end - start for start, end in stretches]
     all_ms, all_units = sum(sounding), max(1, sum(map(units_of, clauses)))
     spans: list[tuple[str, int, int]] = []
@@ -85,7 +84,7 @@ def aligned(clauses: Sequence[str], stretches: Sequence[tuple[float, float]]) ->
         expected_ms = all_ms * units / all_units
 
         def distance_ms(at: int, expected_ms: float = expected_ms) -> float:
-            """Return how far a stretch is from one before the mark; a long pause behind it brings it nearer."""
+            """Return the distance of a stretch's end from the expected mark; a long pause after it shortens this."""
             return abs(ends_ms[at] - expected_ms) - (stretches[at + 1][0] - stretches[at][1]) / 2
 
         pause = min(range(first, len(stretches) - 1), key=distance_ms, default=None)
@@ -111,9 +110,9 @@ class Track:
 
     made_ms: float = 0.0
     written_ms: float = 0.0
-    """How much the output has handed to its device."""
+    """The audio that the output has written to its device."""
     written: deque[tuple[float, float]] = field(default_factory=deque)
-    """When it had handed out how much, newest last."""
+    """The times and amounts of writes, the newest last."""
 
     def write(self, audio_ms: float, at: float) -> None:
         self.written_ms += audio_ms
@@ -122,7 +121,7 @@ class Track:
             self.written.popleft()
 
     def written_by(self, at: float) -> float:
-        """Return how much had been handed out at a time. Between two chunks the first one is being played."""
+        """Return how much was written by a time. Between two writes, the first one is playing."""
         before = (0.0, 0.0)
         for when, position_ms in self.written:
             if when > at:
@@ -135,9 +134,9 @@ class Track:
 
 
 class AudioTimeline:
-    """The audio of all replies, in the order in which it is played.
+    """The audio of all replies, in the order of playback.
 
-    `delay_ms`: how long what the output hands out takes until it is heard.
+    `delay_ms` is the time from a write of the output until it is heard.
     """
 
     def __init__(self, delay_ms: float) -> None:
@@ -157,7 +156,7 @@ class AudioTimeline:
             self.waiting.append(Piece(reply, context, audio_ms, interruptible))
 
     def played(self, audio_ms: float, at: float) -> str | None:
-        """The output handed out the next audio; the reply that it is of, None for audio that no reply has."""
+        """Note that the output wrote the next audio. Return its reply; None for audio without a reply."""
         reply = None
         while self.waiting and audio_ms > 0:
             piece = self.waiting[0]
@@ -171,7 +170,7 @@ class AudioTimeline:
         return reply
 
     def context_done(self, context: str, at: float) -> None:
-        """The output is done with a context: what is left of it is lost, or a matter of rounding."""
+        """Note that the output is done with a context: the rest of its audio is lost, or from rounding."""
         if any(piece.context == context for piece in self.waiting):
             while self.waiting:
                 piece = self.waiting.popleft()
@@ -181,7 +180,7 @@ class AudioTimeline:
                     break
 
     def interrupted(self) -> None:
-        """Drop what waits, but for what may not be interrupted."""
+        """Drop the waiting audio, except that which may not be interrupted."""
         self.waiting = deque(piece for piece in self.waiting if not piece.interruptible)
 
     def heard_ms(self, reply: str, at: float) -> float:
@@ -189,7 +188,7 @@ class AudioTimeline:
 
 
 class TimedWord(NamedTuple):
-    """A word, and when it begins in the audio of its context."""
+    """A word, and its start in the audio of its context."""
 
     text: str
     start_ms: float
@@ -198,9 +197,9 @@ class TimedWord(NamedTuple):
 class WordClock:
     """The words of one TTS context. Times named `at_ns` and `pts` are of the pipeline's clock.
 
-    A TTS service says when a word sounds in its audio. Pipecat adds the time at which the first audio passed, so that
-    the word can be shown when the clock gets there. If the audio is late (a slow TTS, a pause between sentences), the
-    clock is not: the word would be shown before it is heard. Here that time is taken off again.
+    A TTS service reports the times of words in its audio. Pipecat adds the time at which the first audio passed, so
+    that the word can be shown at that time of the clock. If the audio is late (a slow TTS, a pause between sentences),
+    the clock is not, and the word would be shown before it is heard. Here that time is subtracted again.
     """
 
     def __init__(self) -> None:
@@ -210,13 +209,13 @@ class WordClock:
         self.last_audio_ns: int | None = None
         self.made_ms = 0.0
         self.gap_at_ms: float | None = None
-        """The position of a gap in the audio after which no word has come yet."""
+        """The position of a gap in the audio, if no word has come since."""
         self.held: list[tuple[str, int]] = []
         """Words that came before their audio."""
         self.pts_before = 0
 
     def audio(self, audio_ms: float, at_ns: int, last_pts: int) -> list[TimedWord]:
-        """Audio came, the first of it at `at_ns`; returns the words that were waiting for it."""
+        """Note audio that began to arrive at `at_ns`. Return the words that were waiting for it."""
         start_ns = max(self.pts_before if self.held else last_pts, at_ns)
         if self.base_ns is None:
             self.base_ns = start_ns
@@ -238,14 +237,14 @@ class WordClock:
         return [self.place(text, pts)]
 
     def flush(self) -> list[TimedWord]:
-        """The words that wait, although no audio came for them."""
+        """Return the words that still wait, although no audio came for them."""
         held, self.held = self.held, []
         return [self.place(text, pts) for text, pts in held] if self.base_ns is not None else []
 
     def place(self, text: str, pts: int) -> TimedWord:
-        """Return a word with its time. The first one after a gap sounds where the audio before the gap ended.
+        """Return a word with its time. The first one after a gap sounds where the audio before it ended.
 
-        The clock may have continued, may have begun again with continued times, or with times that begin again.
+        The clock may have continued, or restarted with continued or with restarted times.
         """
         assert self.base_ns is not None
         if self.gap_at_ms is not None:

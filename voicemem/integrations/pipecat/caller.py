@@ -12,11 +12,11 @@ INSTRUCTIONS = ("system", "developer")
 
 
 class Remembered(dict[str, Any]):
-    """A message that was put into a context from the memory."""
+    """A message from the memory in a context."""
 
 
 class Instruction(dict[str, Any]):
-    """A program's instruction in a context, followed by the memory's; a program may still edit either."""
+    """A program's instruction in a context, followed by the memory's; the program may still edit either."""
 
     def __init__(self, own: dict[str, Any], texts: Sequence[str]) -> None:
         super().__init__({**own, "content": followed_by(own.get("content"), texts)})
@@ -29,7 +29,7 @@ class Instruction(dict[str, Any]):
 
 
 class Transcript(NamedTuple):
-    """A final that one processor has pushed to the next, which may pass it on edited."""
+    """A final that a processor has pushed to the next one, which may edit it."""
 
     place: tuple[str, int]
     text: str
@@ -37,13 +37,13 @@ class Transcript(NamedTuple):
 
 
 class Caller:
-    """The caller's side: what is heard of the caller, and what the LLM is asked."""
+    """The caller's side: transcripts, and the user messages of requests to the LLM."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.is_muted = False
         self.transcripts: NewestEntries[int, Transcript] = NewestEntries(16)
-        """The newest finals, by their frames."""
+        """The newest finals, by frame."""
         self.began = self.heard_at = now_ms()
         self.user_messages: deque[UserMessage] = deque(maxlen=MOST)
         """Messages of contexts, the newest last."""
@@ -60,11 +60,11 @@ class Caller:
             self.ledger.user_said(frame.text, at, final=final, user=frame.user_id or None, language=language)
 
     def stopped(self, frame: Any, at: float) -> None:
-        """The caller stopped speaking, and has been silent for a while."""
+        """Report that the caller stopped speaking, and has been silent for a while."""
         self.ledger.user_spoke(at - 1000.0 * getattr(frame, "stop_secs", 0.0))
 
     def transcribed(self, pushed: Any, at: float) -> None:
-        """A final is new, or a program has edited it: in place, or in a new frame for those that it was given."""
+        """Report a final that is new, or that a program has edited, in place or in a new frame for several."""
         frame = pushed.frame
         known = self.transcripts.pop(frame.id, None)
         if known is None:
@@ -81,7 +81,7 @@ class Caller:
         self.transcripts[frame.id] = Transcript(place, frame.text, pushed.destination)
 
     def edited(self, processor: Any, at: float) -> Transcript | None:
-        """Take back the finals of the newest utterance that a processor has not passed on, but for the first."""
+        """Take back the finals of the newest utterance that a processor has not passed on, except the first."""
         names = [name for name, one in self.transcripts.items() if one.destination is processor]
         received = [self.transcripts.pop(name) for name in names]
         made_of = [one for one in received if one.place[0] == received[-1].place[0]]
@@ -96,7 +96,7 @@ class Caller:
         self.user_messages.append(typed(message, at))
 
     def turn_ended(self, aggregator: Any, context: Any, at: float) -> None:
-        """Take the newest message of a context for what was heard since an aggregator's last."""
+        """Note that the newest message of a context has the words heard since an aggregator's last message."""
         self.ledger.user_turn_ended()
         messages = () if context is None else context.messages
         message = next((one for one in reversed(messages) if role_of(one) == "user"), None)
@@ -122,5 +122,5 @@ class Caller:
 
 
 def role_of(message: Any) -> str | None:
-    """The role of a message; None for one of a vendor's own."""
+    """Return the role of a message; None for one in a vendor's own form."""
     return message.get("role") if isinstance(message, dict) else None

@@ -24,7 +24,7 @@ def audio_of(frame: Any) -> Audio:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; as text if it is something else."""
+    """Return a value as JSON; as text if it has no JSON."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError):
@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:
 
 
 def at_first_push(handler: Handler) -> Handler:
-    """Return a handler of pushes that calls `handler` with each frame once, when it is pushed first."""
+    """Return a handler of pushes that calls `handler` once for each frame, at its first push."""
 
     def on_push(pushed: Any, at: float) -> None:
         if pushed.first_push:
@@ -58,16 +58,16 @@ class FrameListener:
         self.unix_ns: int | None = None
         """The Unix time of the pipeline clock's zero."""
         self.has_tts = False
-        """True if a TTS makes the audio, or else the LLM itself."""
+        """True if a TTS, not the LLM itself, makes the audio."""
         self.requested: NewestEntries[int, asyncio.Event] = NewestEntries(16)
-        """Requests to the LLM that are waited for, or that have passed."""
+        """Requests to the LLM that have passed, or that code waits for."""
         self.arrived = asyncio.Event()
-        """Set while no interruption is on its way to the output."""
+        """Set unless an interruption is on its way to the output."""
         self.arrived.set()
         self.handlers = self.handlers_of(frames)
 
     def handlers_of(self, frames: Any) -> dict[type, Handler | None]:
-        """The handlers of Pipecat's types of frames; a type that inherits from one of them is added when it comes."""
+        """Return the handlers of Pipecat's types of frames; derived types are added when they come."""
         return {
             frames.StartFrame: self.on_start,
             frames.TranscriptionFrame: self.caller.transcribed,
@@ -100,7 +100,7 @@ class FrameListener:
         }
 
     def on_push(self, pushed: Any) -> None:
-        """A processor pushed a frame: `FramePushed` of pipecat."""
+        """Handle a frame that a processor pushed: Pipecat's `FramePushed`."""
         kind = type(pushed.frame)
         if kind not in self.handlers:
             self.handlers[kind] = next((self.handlers[base] for base in kind.__mro__ if base in self.handlers), None)
@@ -122,7 +122,7 @@ class FrameListener:
         return isinstance(pushed.source, self.output_type)
 
     def is_voice(self, pushed: Any) -> bool:
-        """Return whether a frame comes from what makes the audio."""
+        """Return whether a frame comes from the processor that makes the audio."""
         return isinstance(pushed.source, self.tts_type) if self.has_tts else bool(pushed.first_push)
 
     def on_start(self, pushed: Any, at: float) -> None:
@@ -195,7 +195,7 @@ class FrameListener:
         return self.requested.setdefault(frame_id, asyncio.Event())
 
     async def caught_up(self, frame_id: int) -> None:
-        """Wait until everything that was pushed before this request was handled; at most a moment.
+        """Wait, at most a moment, until everything pushed before this request is handled.
 
         An interruption has come to the output then: a TTS may take its time to pass one on, and what was heard is known
         only behind it. One that does not come in time is not waited for again.
@@ -216,11 +216,11 @@ class FrameListener:
             self.ledger.tool_returned(frame.tool_call_id, plain(frame.result), at, frame.function_name)
 
     def on_tool_cancel(self, frame: Any, at: float) -> None:
-        """A call that an interruption or its own timeout has ended; the LLM gets the same from Pipecat."""
+        """Report a tool call that an interruption or its timeout has ended, as Pipecat reports it to the LLM."""
         self.ledger.tool_returned(frame.tool_call_id, "CANCELLED", at, frame.function_name)
 
     def on_end(self, pushed: Any, at: float) -> None:
-        """The end of the pipeline: the output forwards it when it has played what was before it."""
+        """Take the end of the pipeline, which the output forwards once it has played everything before it."""
         if self.is_output(pushed):
             self.end(at, pushed.frame.reason)
 

@@ -14,7 +14,7 @@ FIELDS = ("turn_id", "timestamp", "metadata")
 
 
 class Remembering:
-    """Puts the heard memory in the place of what Pipecat has in its `LLMContext`."""
+    """Puts the heard memory in place of Pipecat's messages in its `LLMContext`."""
 
     def __init__(self, session: BackgroundSession, listener: FrameListener) -> None:
         self.session = session
@@ -23,16 +23,16 @@ class Remembering:
         """Messages that the program put into the context before the call."""
 
     async def before(self, llm: Any, frame: Any) -> None:
-        """An LLM service is about to process a frame; never raises."""
+        """Prepare a frame that an LLM service is about to process. Never raises."""
         try:
             if type(frame).__name__ == "LLMContextFrame":
                 await self.listener.caught_up(frame.id)
                 await self.remember(frame.context, getattr(llm, "_settings", None))
-        except Exception as error:  # a version whose contexts are others
+        except Exception as error:  # a version with other contexts
             self.session.log_once("The LLM gets the framework's own messages.", error)
 
     async def remember(self, context: Any, settings: Any) -> None:
-        """Rewrite a context; it stays as it is while the memory is away.
+        """Rewrite a context, unless the memory is away.
 
         Where the LLM's `settings` have a system message, a second one would be dropped or refused.
         """
@@ -49,7 +49,7 @@ class Remembering:
 
 
 def context_messages(messages: Iterable[JsonObject]) -> list[Any]:
-    """Messages for an `LLMContext` of messages in OpenAI's form, as `session.context()` has them in `messages`."""
+    """Return messages for an `LLMContext`, from OpenAI's form as `session.context()` returns it in `messages`."""
     return list(map(context_message, messages))
 
 
@@ -58,7 +58,7 @@ def context_message(message: JsonObject) -> Remembered:
 
 
 def before_call(own: Sequence[Any], user_messages: Sequence[UserMessage], replies: int) -> list[Any]:
-    """The part of a context from before a call with a number of replies, none of them to the `user_messages`."""
+    """Return the part of a context from before a call with so many replies, none of them to the `user_messages`."""
     questions = {id(one.message) for one in user_messages}
     began = next((at for at, one in enumerate(own) if id(one) in questions), len(own))
     while replies and began and role_of(own[began - 1]) == "assistant":
@@ -73,7 +73,7 @@ def rebuilt(
     user_messages: Sequence[UserMessage],
     role: str = "system",
 ) -> list[Any]:
-    """Instructions and what was there before the call, then the memory, then what the memory cannot know yet.
+    """Return instructions and messages from before the call, then the memory, then messages that it cannot have yet.
 
     That is tools that run, the words that the LLM is to answer if their transcript is on its way, and what the program
     adds for this answer alone. Tools that were called before the caller's newest words stay before those.
@@ -109,7 +109,7 @@ def rebuilt(
 
 
 def instructed(head: list[Any], texts: Sequence[str], role: str) -> list[Any]:
-    """The program's own messages, its system message followed by the memory's; without one, one of `role`."""
+    """Return the program's own messages, its system message followed by the memory's, or a new one of `role`."""
     if not texts:
         return head
     at = next((at for at, one in enumerate(head) if role_of(one) == "system"), None)
@@ -119,7 +119,7 @@ def instructed(head: list[Any], texts: Sequence[str], role: str) -> list[Any]:
 
 
 def is_settled(message: Any, returned: set[str]) -> bool:
-    """Return whether a message reports the result of a tool that ran on, and the memory has that result."""
+    """Return whether a message reports a late tool result that the memory has."""
     content = message.get("content") if role_of(message) == "developer" else None
     if not isinstance(content, str) or '"tool_call_id"' not in content:
         return False

@@ -1,8 +1,8 @@
-"""The tracker of replies: which reply the text and the audio of a pipeline belong to, reported to the ledger.
+"""The tracker of replies: it assigns a pipeline's text and audio to replies, and reports them to the ledger.
 
-The LLM, the TTS and the output each report on their own, and far apart in time: a reply may be generated, synthesised
-and played while the one before is still heard. What joins them are the response frame of the LLM, which the TTS
-forwards before the audio of that reply, and the id that the TTS gives its audio (a context).
+The LLM, the TTS and the output report separately and far apart in time: a reply may be generated and synthesised while
+the previous one is still heard. They are joined by the LLM's response frame, which the TTS forwards before the audio of
+that reply, and by the TTS's id for its audio (a context).
 """
 
 from collections import deque
@@ -16,10 +16,10 @@ from voicemem.integrations.spoken_text import MAX_CHARS
 from voicemem.transcript.whole_words import units_of
 
 WORD_MS_PER_UNIT = 30.0
-"""How long a word has sounded before it counts as heard: half of what a usual voice needs for it."""
+"""How long a word must sound to count as heard: half of its usual time."""
 USUAL_MS_PER_UNIT = 66.0
 LEAST_SHARE, MOST_SHARE = 0.5, 2.0
-"""Shares of the usual length; longer or shorter audio does not belong to the sentence that was announced with it."""
+"""Shares of the usual length: longer or shorter audio does not belong to the sentence announced with it."""
 MAX_SPEECHES = 64
 
 
@@ -41,18 +41,18 @@ class Reply:
 
     name: str
     has_text: bool = False
-    """An answer of the LLM that only calls tools has none, and is not a reply."""
+    """False for an answer of the LLM that only calls tools, which is not a reply."""
     generated: bool = False
     passed: bool = False
     skipped: bool = False
     interruptible: bool = True
     text: str = ""
-    """Text of the LLM that the TTS has not announced, for TTS that get single tokens."""
+    """Text of the LLM that the TTS has not announced, for a TTS that gets single tokens."""
     unannounced: bool = False
     contexts: set[str] = field(default_factory=set)
-    """Those whose audio the output has not done with."""
+    """The contexts whose audio the output is not done with."""
     done_at: float | None = None
-    """When the output handed out the last of it."""
+    """When the output wrote the last audio."""
 
 
 @dataclass
@@ -61,27 +61,27 @@ class Context:
 
     reply: Reply
     start_ms: float
-    """The beginning of its audio in the reply's."""
+    """The start of its audio in the reply's."""
     clock: WordClock = field(default_factory=WordClock)
     sound: Sound = field(default_factory=Sound)
-    """Audio since the last sentence that is known to be complete."""
+    """Audio since the last complete sentence."""
     text: str = ""
-    """Text since then."""
+    """Text since that sentence."""
     is_open: bool = False
     """True if audio has come since the TTS last stopped; a context that waits too long for text stops and continues."""
     stopped: int = 0
     """How often the TTS has stopped."""
     played: int = 0
-    """How often the output has come to such a stop."""
+    """How often the output has reached such a stop."""
     alone: bool = False
-    """True if the text is one sentence, announced when all audio before it was known to be of others."""
+    """True if the text is one sentence, announced when all earlier audio had its text."""
     timed: bool = False
 
 
 class ReplyTracker:
-    """The replies of one pipeline, by its frames.
+    """The replies of one pipeline, from its frames.
 
-    `delay_ms` is what the client holds before it plays. Times named `at` are Unix ms; `at_ns` and `pts` are of the
+    `delay_ms` is the client's buffer before playback. Times named `at` are Unix ms; `at_ns` and `pts` are of the
     pipeline's clock.
     """
 
@@ -91,20 +91,20 @@ class ReplyTracker:
         self.count = 0
         self.open: dict[str, Reply] = {}
         self.responses: dict[int, Reply] = {}
-        """Replies of the LLM by the id of their first frame, until the TTS has passed that on."""
+        """Replies of the LLM by the id of their first frame, until the TTS forwards that."""
         self.generating: Reply | None = None
         self.voicing: Reply | None = None
-        """The LLM's reply that the TTS is at."""
+        """The LLM's reply that the TTS is working on."""
         self.speeches: deque[tuple[str, bool]] = deque(maxlen=MAX_SPEECHES)
-        """Texts that the agent is to say, and whether each may be interrupted."""
+        """Texts that the agent will say, and whether each may be interrupted."""
         self.contexts: dict[str, Context] = {}
         self.context: str | None = None
         self.last_pts = 0
         self.interruptions: NewestEntries[int, list[Reply]] = NewestEntries(MAX_SPEECHES)
-        """Replies that each interruption met, by its frame."""
+        """The open replies at each interruption, by its frame."""
         self.anything_said = False
         self.speaks = False
-        """True if there is a TTS, or has been any audio; a bot that only writes is read, not heard."""
+        """True if there is a TTS, or was any audio; a bot that only writes is read, not heard."""
 
     # The LLM
 
@@ -145,14 +145,14 @@ class ReplyTracker:
         self.voicing = self.responses.pop(frame_id, self.voicing)
 
     def voicing_ended(self, at: float) -> None:
-        """The TTS has got all text of a reply."""
+        """Note that the TTS has got all text of a reply."""
         if self.voicing is not None:
             self.voicing.passed = True
             reply, self.voicing = self.voicing, None
             self.check_done(reply, at)
 
     def context_of(self, name: str | None, text: str, at: float) -> Context | None:
-        """A context, new if it is unknown: of a text to say if `text` begins one, else of the LLM's reply."""
+        """Return a context, new if unknown: of a text to say if `text` begins one, else of the LLM's reply."""
         name = name or self.context
         if name is None:
             return None
@@ -168,7 +168,7 @@ class ReplyTracker:
         return known
 
     def speech_of(self, text: str, at: float) -> Reply | None:
-        """The reply that a text to say makes, when its first sentence comes to the TTS."""
+        """Make the reply for a text to say, when its first sentence comes to the TTS; None for other texts."""
         bare = text.strip()
         match = next((one for one in self.speeches if bare and one[0].strip().startswith(bare)), None)
         if match is None:
@@ -207,7 +207,7 @@ class ReplyTracker:
         known.sound.add(*audio)
 
     def text_made(self, context: str | None, text: str, pts: int | None, at: float, at_ns: int) -> None:
-        """The TTS reports text as spoken: a word with its time, or a sentence behind its audio."""
+        """Note text that the TTS reports as spoken: a word with its time, or a sentence after its audio."""
         known = self.context_of(context, text, at)
         if known is None or not text.strip():
             return
@@ -225,7 +225,7 @@ class ReplyTracker:
             self.ledger.words_timed(context.reply.name, timed, at)
 
     def close_sentence(self, context: Context, text: str, at: float) -> None:
-        """A sentence is complete, if the audio since the last one can be its own.
+        """End a sentence, if the audio since the last one can be its own.
 
         A service that sends its audio later reports the sentence as soon as it has sent the text.
         """
@@ -276,13 +276,13 @@ class ReplyTracker:
             reply.done_at = at
 
     def settle(self, at: float) -> None:
-        """Finish the replies whose last audio has been heard by now."""
+        """Finish the replies whose last audio was heard by now."""
         for reply in [one for one in self.open.values() if one.done_at is not None]:
             if reply.done_at is not None and at >= reply.done_at + self.timeline.delay_ms:
                 self.finish_or_lose(reply, reply.done_at + self.timeline.delay_ms)
 
     def finish_or_lose(self, reply: Reply, at: float) -> None:
-        """A reply is over. It may have been lost on its way: a client that has gone plays nothing, a TTS may fail."""
+        """Finish a reply, or cut it if it was lost: a client that has gone plays nothing, and a TTS may fail."""
         track = self.timeline.track(reply.name)
         if self.speaks and (not track.made_ms or track.written_ms < track.made_ms - 2 * TRANSPORT_MS):
             self.cut(reply, at, "hang_up")
@@ -305,7 +305,7 @@ class ReplyTracker:
     # Interruptions and the end
 
     def interruption_seen(self, frame_id: int) -> None:
-        """An interruption is on its way; replies that begin behind it are not its own."""
+        """Note an interruption that is on its way; replies that begin after it are not cut by it."""
         if frame_id not in self.interruptions:
             self.interruptions[frame_id] = list(self.open.values())
 
@@ -314,7 +314,7 @@ class ReplyTracker:
         return any(one.name in self.open and one.interruptible for met in self.interruptions.values() for one in met)
 
     def interrupted(self, frame_id: int, at: float) -> None:
-        """An interruption has come to the output, which throws away what it has not played."""
+        """Cut replies at an interruption that has reached the output, which discards unplayed audio."""
         self.settle(at)
         met, self.interruptions[frame_id] = self.interruptions.get(frame_id, []), []
         self.timeline.interrupted()
@@ -333,7 +333,7 @@ class ReplyTracker:
         self.forget(reply)
 
     def end(self, at: float, reason: str | None) -> None:
-        """End the call: what has not been heard by now is not heard any more."""
+        """End the call: audio not heard by now is never heard."""
         self.settle(at)
         for reply in list(self.open.values()):
             if reply.done_at is not None:
