@@ -392,7 +392,7 @@ def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     """Open a connection with the settings that durability depends on. Raises `CannotStart` and `apsw.Error`."""
     connection = apsw.Connection(path)
     files.run_no_code(connection)
-    connection.set_busy_timeout(files.BUSY_TIMEOUT_MS)
+    connection.set_busy_handler(files.wait_for_lock)
     if not read_only:
         files.mark_new(connection)
     connection.execute(READER_PRAGMAS if read_only else WRITER_PRAGMAS).fetchall()

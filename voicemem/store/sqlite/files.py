@@ -67,7 +67,8 @@ def open_lock_file(path: str, suffix: str) -> int:
 
 
 SYNC_ERRORS = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
-BUSY_TIMEOUT_MS = 5_000
+LOCK_WAIT_S, LOCK_WAITS = 0.0005, 10_000
+"""How long a connection waits for another's lock at a time, and how often."""
 REDO_SUFFIX = "-redo"
 """Suffix of the database that holds a copy of the log while the log is rewritten; otherwise it is absent."""
 LOG_CHUNK_BYTES = 64 * 1024
@@ -232,7 +233,7 @@ def open_source(path: str) -> apsw.Connection:
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
     with on_failure(connection.close):
         run_no_code(connection)
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.set_busy_handler(wait_for_lock)
         version, newest = connection.pragma("user_version"), newest_version()
         if version < 1:
             raise CannotStart(f"{path} is not a voicemem database.")
@@ -297,7 +298,7 @@ def is_complete(path: str) -> bool:
     if not (os.path.exists(path) and os.path.getsize(path)) or os.path.exists(f"{path}{REDO_SUFFIX}"):
         return False
     with suppress(apsw.Error), closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.set_busy_handler(wait_for_lock)
         tables = {name for (name,) in connection.execute(SELECT_TABLES)}
         same = connection.pragma("user_version") == newest_version() and tables >= OWN_TABLES
         return same and set(dict(connection.execute(SELECT_IDENTITY))) >= IDENTITY
@@ -309,16 +310,23 @@ def trouble_of(error: Exception) -> str:
     return "its disk is full" if isinstance(error, apsw.FullError) else type(error).__name__
 
 
+def wait_for_lock(waits: int) -> bool:
+    """Wait for another connection's lock: SQLite's own waits grow to 100 ms, which all acks would wait for."""
+    time.sleep(LOCK_WAIT_S)
+    return waits < LOCK_WAITS
+
+
 def truncate_log(path: str) -> bool:
     """Move everything from the log into the file, and truncate the log; False while a reader is using it.
 
-    The passive checkpoint does most of the work while the writer continues; the second one, which blocks the writer,
-    has little left to do. It never waits for a reader, since the writer would wait too. Raises `StoreUnavailable`, and
-    `apsw.IOError` when the disk failed to sync.
+    The passive checkpoints, of which the second is short, do the work while the writer continues; the last one, which
+    blocks the writer, has next to nothing left to do. It never waits for a reader, since the writer would wait too.
+    Raises `StoreUnavailable`, and `apsw.IOError` when the disk failed to sync.
     """
     try:
         with closing(apsw.Connection(path)) as connection:
             connection.pragma("user_version")  # a connection does not notice the log before its first read
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.BusyError:

@@ -18,7 +18,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.database import CLOSED
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase, open_connection
-from voicemem.store.sqlite.files import BUSY_TIMEOUT_MS, make_private, trouble_of
+from voicemem.store.sqlite.files import make_private, trouble_of, wait_for_lock
 from voicemem.store.sqlite.words import FREQUENCIES, INDEX_VERSION, SCHEMA, frequencies
 from voicemem.store.upkeep import on_failure
 
@@ -147,7 +147,7 @@ class IndexFile:
         if not self.in_memory:
             make_private(self.path)
         connection = apsw.Connection(self.path)
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.set_busy_handler(wait_for_lock)
         with on_failure(connection.close):
             connection.execute(WRITER_PRAGMAS).fetchall()
             connection.register_fts5_function(FREQUENCIES, frequencies)  # after what shows damage

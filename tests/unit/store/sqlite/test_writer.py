@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import apsw
@@ -15,6 +16,7 @@ from tests.support.stores.sqlite import NOW, WAIT_S, begin, insert, inserted, of
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.append_rules import Batch, Outcome
+from voicemem.store.sqlite import files
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.driver import Job, SqliteDatabase
 from voicemem.store.sqlite.store import SqliteStore
@@ -193,6 +195,26 @@ async def test_a_full_disk_stores_nothing(sqlite: SqliteStore) -> None:
 
 def fill(connection: SqliteConnection) -> None:
     connection.execute("insert into meta values ('large', zeroblob(100000))")
+
+
+async def test_a_commit_waits_for_the_lock_of_another(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for the lock again and again, as rarely at the end as at first, until the other is done."""
+    asked, ask = list[int](), files.wait_for_lock
+
+    def ask_and_end(waits: int) -> bool:
+        asked.append(waits)
+        if waits == 20:
+            holder.execute("commit")
+        return ask(waits)
+
+    monkeypatch.setattr(files, "wait_for_lock", ask_and_end)
+    store = SqliteStore(path)
+    with closing(apsw.Connection(path)) as holder:
+        holder.execute("begin immediate")
+        await store.database.write(insert("one"))
+    assert ([*range(21)], {"one"}) == (asked, await inserted(store))
+    assert not ask(files.LOCK_WAITS)
+    await store.close_store()
 
 
 async def test_a_commit_beside_a_failed_sync_heals_nothing(sqlite: SqliteStore) -> None:
