@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from voicemem.protocol.codec import ENCODER, JSON_DECODER, MALFORMED
 from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES
@@ -107,34 +109,49 @@ class Pieces:
         return value
 
 
-LARGE_ITEM = 256 * 1024
-"""Bytes beyond which an item has several parts, so that they are not all joined."""
+LONG_TEXT = 64 * 1024
+"""Characters of a text that has several parts: a message may be as long as all that was said in a call."""
 WHOLE_ENCODER = msgspec.json.Encoder(enc_hook=list)
 """Encodes iterators in one piece."""
 
 
-def object_parts(fields: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the JSON of an object in parts: a field whose value is an iterator becomes an array, yielded item by item.
-
-    The same holds in an object that is the value of a field. An item that is an iterator yields its own parts.
-    """
-    before = b"{"
-    for name, value in fields.items():
-        yield before + ENCODER.encode(name) + b":"
-        before = b","
-        if not isinstance(value, Iterator):
-            yield from object_parts(value) if isinstance(value, dict) else (ENCODER.encode(value),)
-            continue
+def json_parts(value: object) -> Iterator[bytes]:
+    """Yield the JSON of a value in parts: an iterator in it is an array, an item at a time; a long text has several."""
+    if not has_parts(value):
+        yield ENCODER.encode(value)
+    elif isinstance(value, str):
+        starts = range(0, len(value), LONG_TEXT)
+        yield b'"'
+        yield from (ENCODER.encode(value[at : at + LONG_TEXT])[1:-1] for at in starts)
+        yield b'"'
+    elif isinstance(value, Iterator):
         mark = b"["
         for item in value:
-            if isinstance(item, Iterator):
-                yield mark
-                yield from item
-            elif len(encoded := ENCODER.encode(item)) < LARGE_ITEM:
-                yield mark + encoded
-            else:
-                yield mark
-                yield from (encoded[at : at + LARGE_ITEM] for at in range(0, len(encoded), LARGE_ITEM))
+            parts = json_parts(item)
+            yield mark + next(parts)
+            yield from parts
             mark = b","
         yield b"]" if mark == b"," else b"[]"
+    else:
+        yield from object_parts(value if isinstance(value, dict) else msgspec.to_builtins(value))
+
+
+def object_parts(fields: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the JSON of an object in parts, those of each field after its name."""
+    mark = b"{"
+    for name, value in fields.items():
+        yield mark + ENCODER.encode(name) + b":"
+        yield from json_parts(value)
+        mark = b","
     yield b"}" if fields else b"{}"
+
+
+def has_parts(value: object) -> bool:
+    """Return whether a value is not made JSON in one piece."""
+    if isinstance(value, str):
+        return len(value) > LONG_TEXT
+    if isinstance(value, dict):
+        return any(map(has_parts, value.values()))
+    if isinstance(value, Struct):
+        return any(map(has_parts, astuple(value)))
+    return isinstance(value, Iterator)

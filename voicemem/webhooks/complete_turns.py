@@ -1,23 +1,22 @@
 """The webhook event with the complete turns of a running call: when it is due, and its payload."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from voicemem.config import session as config
 from voicemem.errors import SessionQuarantined
 from voicemem.protocol.pieces import WHOLE_ENCODER, object_parts
 from voicemem.runtime import Runtime, entries_of
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.read_models.read_model import TURN_ID, ReadModel
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
-from voicemem.transcript.history import turn_messages
-from voicemem.transcript.packing import Items
 from voicemem.transcript.state import State
 from voicemem.transcript.turns import turn_report
 
@@ -33,17 +32,17 @@ class SentTurns(Struct):
 
 def complete_turns_payload(session: dict[str, Any], after: int, read_model: ReadModel) -> bytes | Iterator[bytes]:
     """Return the complete turns after a turn, as in `/turns`, each with its messages."""
-    state = read_model.state
+    state, messages = read_model.state, read_model.messages()
     complete = [number for number in complete_turns(state) if number > after]
     shown = [turn_report(state, state.turns[number]) for number in complete[:MAX_TURNS]]
-    for turn in shown:
-        messages = turn_messages(state, state.turns[turn["turn_id"]])
-        turn["contents"] = map(Raw, Items[bytes](bytes, map(msgspec.json.encode, messages)))
     through = shown[-1]["turn_id"] if shown else after
+    first, last = read_model.turn_start(after + 1), read_model.turn_start(through + 1)
+    sizes, contents = Counter(map(TURN_ID, messages[first:last])), iter(messages[first:last])
+    for turn in shown:
+        turn["contents"] = islice(contents, sizes[turn["turn_id"]])
     rest = {"is_truncated": len(complete) > MAX_TURNS, "through_turn": through, "position": read_model.position}
-    if read_model.has_large_answer:
-        return object_parts({**session, **rest, "turns": map(object_parts, shown)})
-    return WHOLE_ENCODER.encode({**session, **rest, "turns": shown})
+    payload = {**session, **rest, "turns": iter(shown)}
+    return object_parts(payload) if read_model.has_large_answer else WHOLE_ENCODER.encode(payload)
 
 
 def complete_turns(state: State) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 
 from tests.support.profiles import examples
 from tests.support.rows import every_row
-from voicemem.protocol.pieces import MAX_PIECE_BYTES, Pieces, Unreadable
+from voicemem.protocol.pieces import (
+    LONG_TEXT,
+    MAX_PIECE_BYTES,
+    WHOLE_ENCODER,
+    Pieces,
+    Unreadable,
+    json_parts,
+    object_parts,
+)
+from voicemem.transcript.messages import Message
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -87,3 +97,26 @@ def test_values_are_not_made() -> None:
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+def lazily(value: Any) -> Any:
+    """A value with an iterator in place of each list."""
+    if isinstance(value, list):
+        return iter([lazily(one) for one in value])
+    return {name: lazily(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+
+
+@examples(1)
+@given(st.dictionaries(st.text(), JSON, max_size=5))
+def test_parts_are_the_whole(value: dict[str, Any]) -> None:
+    """The parts of an object, in which any array may be an iterator, give the same JSON as the object in one piece."""
+    assert b"".join(object_parts(lazily(value))) == WHOLE_ENCODER.encode(value)
+
+
+def test_a_long_text_has_small_parts() -> None:
+    """A message of a long text, with whatever characters, is never JSON in one piece, and the same as if it were."""
+    text = 'a"\u2028\U0001f9a9\n\\' * LONG_TEXT
+    message = Message("assistant", text, 1, 2, {"original": text, "interrupted": True})
+    parts = list(json_parts(iter([message, {"body": {"heard": text}}])))
+    assert b"".join(parts) == WHOLE_ENCODER.encode([message, {"body": {"heard": text}}])
+    assert max(map(len, parts)) < 4 * LONG_TEXT
