@@ -1,6 +1,7 @@
 """An export's view of a call: its facts, and its utterances with the times at which they could be heard."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, overload
@@ -107,13 +108,14 @@ class Call(Struct, frozen=True):
 
     def in_order(self) -> Iterator[Utterance | ToolUse]:
         """Yield utterances and tool calls, each call before the utterances of its turn that began later."""
-        waiting = sorted(self.tools, key=tool_order, reverse=True)
+        orders = [*map(tool_order, self.tools)]
+        waiting = deque(sorted(range(len(orders)), key=orders.__getitem__))  # the tool calls may be packed
         for one in self.utterances:
             place = one.message.turn_id, one.message.timestamp
-            while waiting and tool_order(waiting[-1]) < place:
-                yield waiting.pop()
+            while waiting and orders[waiting[0]] < place:
+                yield self.tools[waiting.popleft()]
             yield one
-        yield from reversed(waiting)
+        yield from map(self.tools.__getitem__, waiting)
 
 
 class PackedUtterances(Sequence[Utterance]):

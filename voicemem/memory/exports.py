@@ -7,7 +7,7 @@ the largest session.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -31,6 +31,7 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, fields_o
 from voicemem.runtime import Clock
 from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.lifecycle import Label, StateName
+from voicemem.sessions.off_loop import next_piece
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
@@ -39,6 +40,7 @@ from voicemem.store.session_filters import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Role
+from voicemem.transcript.state import State
 
 SESSIONS_AT_ONCE = 20
 """Sessions listed at a time: each may have a configuration of 256 KiB."""
@@ -46,7 +48,7 @@ SESSIONS_AT_ONCE = 20
 
 AnyJson = Annotated[Raw, Meta(extra_json_schema={})]
 VERSION: Literal[1] = 1
-TURNS_AT_ONCE, ROWS_AT_ONCE = 100, 500
+ROWS_AT_ONCE = 500
 
 
 class CallExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +108,11 @@ def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> Itera
     return FORMATS[name].write(call_of(facts, read_model.timed_messages(), read_model.state, read_model.messages()))
 
 
+def write_call_up_to(name: FormatName, stream: Stream, read_model: ReadModel) -> Iterator[str] | None:
+    """The parts of a call's document, as of the session's row; None if its journal has not come so far."""
+    return None if read_model.position < stream.position else write_call(name, stream, read_model)
+
+
 async def export_calls(
     store: Store, read_models: ReadModelCache, filter: SessionFilter, name: FormatName
 ) -> AsyncGenerator[bytes, None]:
@@ -118,15 +125,16 @@ async def export_calls(
     async for page in store.journal.list_pages(structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None)):
         for stream in page:
             try:
-                read_model = await load_in_background(read_models, stream)
-                if read_model.position < stream.position:
-                    continue  # it was erased meanwhile
-                make = partial(write_call, name, stream, read_model)
-                parts = await read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
+                make = partial(write_call_up_to, name, stream)
+                parts = await read_models.compute_as_of(
+                    stream.key, stream.position, make, background=True, owner=stream.project
+                )
             except (SessionQuarantined, DamagedEntry):
                 unreadable += 1
                 yield line_of(UnreadableCall(stream.id))
                 continue
+            if parts is None:
+                continue  # it was erased meanwhile
             calls += 1
             line = call_line(stream, name, parts)
             async for piece in read_models.off_loop.pieces(line, stream.project, background=True):
@@ -225,12 +233,12 @@ class Exporting(Struct):
                 yield piece
 
     async def memory(self, stream: Stream, read_model: ReadModel) -> AsyncGenerator[bytes, None]:
-        numbers = read_model.state.turn_numbers.copy()
-        for first in range(0, len(numbers), TURNS_AT_ONCE):
-            make = partial(turn_lines, stream.id, read_model, numbers[first : first + TURNS_AT_ONCE])
-            lines = await self.read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
-            yield self.encode(lines)
         state = read_model.state
+        lines = partial(next_piece, (self.encode([line]) for line in transcript_lines(stream.id, state)))
+        while piece := await self.read_models.perform(
+            stream.key, read_model, lines, read_model.is_large, background=True
+        ):
+            yield piece
         async for _, event in events_at(self.store.journal, stream.key, [*state.memory_positions]):
             if isinstance(event, MemorySummary):  # including what contexts leave out
                 yield self.encode([ExportedSummary(stream.id, event.through_turn, event.text, event.model)])
@@ -303,20 +311,15 @@ async def export_user(
     yield export.encode([ExportEnd(export.counts.total(), *counts)])
 
 
-def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:
-    """Return the messages of these turns, including those in progress and forgotten ones, and their tool calls."""
-    turns = [read_model.state.turns[number] for number in numbers]
-    lines: list[ExportLine] = []
-    for turn in turns:
-        for one in turn_messages(read_model.state, turn, unfinished=True):
-            lines.append(ExportedMessage(session_id, one.role, one.content, one.turn_id, one.timestamp, one.metadata))
+def transcript_lines(session_id: str, state: State) -> Iterator[ExportLine]:
+    """Yield the messages of each turn, including those in progress and forgotten ones, and its tool calls."""
+    for turn in state.each_turn():
+        for one in turn_messages(state, turn, unfinished=True):
+            yield ExportedMessage(session_id, one.role, one.content, one.turn_id, one.timestamp, one.metadata)
         for call in turn.tool_calls or ():
             if call.name is not None:
-                arguments, result = Raw(call.arguments), Raw(call.result)
-                lines.append(
-                    ExportedToolCall(session_id, turn.number, call.ts, call.call_id, call.name, arguments, result)
-                )
-    return lines
+                values = Raw(call.arguments), Raw(call.result)
+                yield ExportedToolCall(session_id, turn.number, call.ts, call.call_id, call.name, *values)
 
 
 class ExportBegin(Struct, frozen=True, tag="export"):

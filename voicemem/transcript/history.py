@@ -5,19 +5,19 @@ events do not.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from voicemem.transcript.messages import Forgotten, Message, ToolUse
-from voicemem.transcript.packing import Items
+from voicemem.transcript.packing import HEAVY, Items
 from voicemem.transcript.replies.evidence import Interruption, Source, last_entries, timelines
 from voicemem.transcript.replies.heard import Cut, cut_of, heard_so_far
 from voicemem.transcript.replies.playing import each_standing_reply, is_cut, plays_at_close, settle, sources_of
-from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
+from voicemem.transcript.speech import ORDER, FalseAlarms, Speech, false_alarms, speech_by_user
 from voicemem.transcript.state import Reply, Segment, State, ToolCallRecord, Turn, TypedMessage
 from voicemem.transcript.timeline import (
     MergedMetadata,
@@ -53,32 +53,42 @@ def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> Iterator
     settle(state)
     if state.memo.small_turn != turn.number:
         state.memo.leave_small_turn(turn.number)
-    users = [entry for entry in user_entries(state, turn, unfinished) if entry is not None]
-    for typed in turn.typed or ():
-        message = Message("user", typed.text, turn.number, typed.begin, order_metadata(typed.metadata))
-        users.append(MessageEntry(message, typed.order, typed))
-    users.sort(key=lambda entry: (entry.message.timestamp, entry.order))
-    yield from users
+    speech = speech_by_user(state, turn)
+    said = user_entries(state, turn, unfinished, speech)
+    said += [(typed.begin, typed.order, typed) for typed in turn.typed or ()]
+    said.sort(key=itemgetter(0, 1))
+    for _, _, one in said:
+        if isinstance(one, MessageEntry):
+            yield one
+        elif isinstance(one, TypedMessage):
+            yield typed_entry(turn, one)
+        elif (made := utterance_entry(state, turn, one, speech[one], unfinished)) is not None:
+            yield made
     for reply in each_standing_reply(state, turn):
         entry = known_reply_entry(state, reply, unfinished)
         if entry is not None:
             yield entry
 
 
-def user_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[MessageEntry | None]:
-    if not turn.segments:
-        return
-    for user, segments in speech_index(state, turn).by_user.items():
-        if not segments:
-            continue
-        if unfinished:
-            yield utterance_entry(state, turn, user, segments.values(), unfinished=True)
-            continue
-        made, known = state.memo.entries.get((turn.number, user), NOT_MADE)
+def typed_entry(turn: Turn, typed: TypedMessage) -> MessageEntry:
+    message = Message("user", typed.text, turn.number, typed.begin, order_metadata(typed.metadata))
+    return MessageEntry(message, typed.order, typed)
+
+
+def user_entries(
+    state: State, turn: Turn, unfinished: bool, speech: Mapping[str | None, Collection[Segment]]
+) -> list[tuple[int, int, Any]]:
+    """What each user said, after its place: as a message, or of very many users the user, of whom it is made again."""
+    said = list[tuple[int, int, Any]]()
+    for user, segments in speech.items():
+        made, entry = (None, None) if unfinished else state.memo.entries.get((turn.number, user), NOT_MADE)
         if made is None:
-            known = utterance_entry(state, turn, user, segments.values(), unfinished=False)
-            keep_entry(state, turn, (turn.number, user), (), known)
-        yield known
+            entry = utterance_entry(state, turn, user, segments, unfinished)
+            if not unfinished:
+                keep_entry(state, turn, (turn.number, user), (), entry)
+        if entry is not None:
+            said.append((entry.message.timestamp, entry.order, entry if len(speech) <= HEAVY else user))
+    return said
 
 
 NOT_MADE = (None, None)
@@ -160,8 +170,7 @@ def played_metadata(source: Source) -> MergedMetadata:
 
 def begun_positions(state: State, turn: Turn) -> set[int]:
     """Return the journal positions at which the parts of a turn began, even those without a message yet."""
-    index = speech_index(state, turn)
-    spoken = {min(segments) for segments in index.by_user.values() if segments}
+    spoken = {min(map(ORDER, segments)) for segments in speech_by_user(state, turn).values()}
     return spoken | {typed.order for typed in turn.typed or ()} | {id >> 1 for id in turn.replies or ()}
 
 
@@ -215,9 +224,8 @@ def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
 
 def begun_items(state: State, turn: Turn) -> Iterator[tuple[int, list[str]]]:
     """Yield the items in a turn, with the journal position at which their message began."""
-    for segments in speech_index(state, turn).by_user.values():
-        if segments:
-            yield min(segments), list({one.item: None for one in segments.values() if one.item is not None})
+    for segments in speech_by_user(state, turn).values():
+        yield min(map(ORDER, segments)), list({one.item: None for one in segments if one.item is not None})
     for id in turn.replies or ():
         item = state.replies[id].item
         if item is not None:

@@ -97,9 +97,12 @@ class Records(dict[int, T]):
             numbers = self.unpacked[block] = [number for number in turns if not self.is_unpacked(number)]
             self.update((number, turns[number]) for number in numbers)
 
-    def release(self) -> None:
-        """Release unpacked records, except the last few blocks. None of them may have changed since `pack`."""
-        for block in [*self.unpacked][:-1]:
+    def release(self, is_over: bool = False) -> None:
+        """Release unpacked records, except the last few blocks. None of them may have changed since `pack`.
+
+        The last heavy record stays unpacked as well, unless the reading `is_over`.
+        """
+        for block in [*self.unpacked][: len(self.unpacked) - (not is_over)]:
             if block not in self.waiting and (block < 0 or len(self.unpacked) > KEPT_BLOCKS):
                 numbers = self.unpacked.pop(block)
                 for number in numbers:

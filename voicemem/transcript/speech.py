@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.gateway_matching import find_requested, give_back, replace_requested
+from voicemem.transcript.packing import HEAVY
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import BOUND, Reply, Segment, State, Turn, is_open, put
 from voicemem.transcript.timeline import AFTER_ALL, latest_metadata, layered_metadata, merge_metadata, shared_name
@@ -117,6 +118,17 @@ def speech_index(state: State, turn: Turn) -> SpeechIndex:
             del known[number]
         index = known[turn.number] = SpeechIndex(turn.segments or ())
     return index
+
+
+def speech_by_user(state: State, turn: Turn) -> Mapping[str | None, Collection[Segment]]:
+    """What each user said in a turn, as its index has it; without one, no index is made of very many to read them."""
+    if turn.number in state.memo.speech or len(turn.segments or ()) <= HEAVY:
+        by_user = speech_index(state, turn).by_user
+        return {user: segments.values() for user, segments in by_user.items() if segments}
+    grouped: dict[str | None, list[Segment]] = {}
+    for segment in turn.segments or ():
+        grouped.setdefault(segment.user, []).append(segment)
+    return grouped
 
 
 def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:

@@ -388,9 +388,9 @@ class State(Struct, array_like=True, dict=True):
         self.has_heavy |= len(items) > HEAVY
         return items
 
-    def each_turn(self) -> Iterator[Turn]:
-        """Yield the turns in order, releasing those that this unpacks."""
-        for number in self.turn_numbers:
+    def each_turn(self, numbers: Iterable[int] | None = None) -> Iterator[Turn]:
+        """Yield the turns with these numbers, or all in order, releasing those that this unpacks."""
+        for number in self.turn_numbers if numbers is None else numbers:
             yield self.turns[number]
             self.release()
 
@@ -412,7 +412,13 @@ class State(Struct, array_like=True, dict=True):
         return self.has_heavy and self.is_very_large
 
     def pack(self, few: int = FEW) -> None:
-        """Pack the least recently used records of a very large call. The state must be settled."""
+        """Pack the least recently used records of a very large call, and all of a heavy call that is over.
+
+        The state must be settled.
+        """
+        if self.is_heavy and self.closed_ts is not None:
+            few = 0
+            self.memo.speech.clear()
         if self.is_very_large and not isinstance(self.turns, Records):
             self.find_packed()
         if isinstance(self.turns, Records) and isinstance(self.replies, Records):
@@ -422,12 +428,15 @@ class State(Struct, array_like=True, dict=True):
                 self.memo.forget_reply(reply.id)
             self.memo.packed_at = self.position
 
-    def release(self) -> None:
-        """Release records that readers have unpacked, unless events have come since the state was packed."""
+    def release(self, is_over: bool = False) -> None:
+        """Release records that readers have unpacked, unless events have come since the state was packed.
+
+        With `is_over`, the records that were unpacked last are released too.
+        """
         if self.memo.packed_at == self.position:
             for records in self.turns, self.replies:
                 if isinstance(records, Records):
-                    records.release()
+                    records.release(is_over)
 
     def find_packed(self, heavy: int = HEAVY) -> None:
         """Make `turns` and `replies` find packed ones too."""

@@ -34,7 +34,7 @@ def complete_turns_payload(session: dict[str, Any], after: int, read_model: Read
     """Return the complete turns after a turn, as in `/turns`, each with its messages."""
     state, messages = read_model.state, read_model.messages()
     complete = [number for number in complete_turns(state) if number > after]
-    shown = [turn_report(state, state.turns[number]) for number in complete[:MAX_TURNS]]
+    shown = [turn_report(state, turn) for turn in state.each_turn(complete[:MAX_TURNS])]
     through = shown[-1]["turn_id"] if shown else after
     first, last = read_model.turn_start(after + 1), read_model.turn_start(through + 1)
     sizes, contents = Counter(map(TURN_ID, messages[first:last])), iter(messages[first:last])

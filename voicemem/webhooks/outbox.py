@@ -104,7 +104,7 @@ def turns_payload(session: dict[str, Any], stopped_ms: int, state: State, fields
 
     With `standard` they have only what Agora's have.
     """
-    first_turns = [turn_report(state, state.turns[number]) for number in state.turn_numbers[:MAX_TURNS]]
+    first_turns = [turn_report(state, turn) for turn in state.each_turn(state.turn_numbers[:MAX_TURNS])]
     left_out = ("false_alarms", *(("reply_after_ms", "reply_after_by") if fields == "standard" else ()))
     for turn in first_turns:
         for name in left_out:

@@ -287,7 +287,7 @@ async def read_agent_turns(request: Request, query: TurnsQuery) -> AgoraTurns:
         """Return the number of turns, and the page's turns without our own fields."""
         state = read_model.state
         shown = state.turn_numbers[first : first + query.page_size]
-        return len(state.turn_numbers), [turn_object(state, state.turns[number]) for number in shown]
+        return len(state.turn_numbers), [turn_object(state, turn) for turn in state.each_turn(shown)]
 
     count, turns = await request.services.read_models.read(stream, page)
     config = parse_config(stream.config)

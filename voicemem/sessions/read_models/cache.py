@@ -45,7 +45,7 @@ RATIO_MEMORY = 16
 """How many weighings the typical ratio goes back."""
 SNAPSHOT_EVERY = 2_000
 """Entries after which a new snapshot is worth its cost."""
-SNAPSHOT_BYTES = 32 * 1024 * 1024
+SNAPSHOT_BYTES = 16 * 1024 * 1024
 """Bytes of a journal up to which a snapshot is made: a larger one would take too much memory besides the state."""
 UNPACK_MIN = 8
 """A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
@@ -165,7 +165,7 @@ class ReadModelCache:
                 return made
             async with read_model.lock:
                 if self.cached.get(stream.key) is read_model and read_model.unpacked is not None:
-                    made = await self.perform(stream.key, read_model, partial(make, read_model), off_loop=True)
+                    made = await self.make_of(stream.key, read_model, make, off_loop=True)
                     self.charge(stream.key, read_model)
                     return made
 
@@ -190,13 +190,13 @@ class ReadModelCache:
                     known.last_round = max(known.last_round, self.rounds - OTHERS_FOLLOW)
                     await self.prepare(key, known, position, background)
                     if or_later or known.position == position:
-                        return await self.perform(key, known, partial(make, known), known.is_large, background)
+                        return await self.make_of(key, known, make, known.is_large, background)
         own = ReadModel(State(), loaded=False, owner=owner)
         if background:
             self.beside[key] = own
         async with own.lock:
             await self.prepare(key, own, position, background)
-            return await self.perform(key, own, partial(make, own), own.is_large, background)
+            return await self.make_of(key, own, make, own.is_large, background)
 
     async def load_as_of(
         self, key: int, position: int, background: bool = False, owner: str | None = None
@@ -227,7 +227,7 @@ class ReadModelCache:
                         continue
                     await self.prepare(key, read_model, position)
                     if with_messages and read_model.state.dirty_turns:
-                        await self.perform(key, read_model, read_model.refresh, read_model.has_large_refresh)
+                        await self.make_of(key, read_model, ReadModel.refresh, read_model.has_large_refresh)
                 self.charge(key, read_model)
             self.note_read(stream, read_model)
             if is_kept or not (read_model.position - read_model.saved_position >= SNAPSHOT_EVERY or self.is_full):
@@ -409,6 +409,18 @@ class ReadModelCache:
         except BaseException:
             self.drop(key, read_model)
             raise
+
+    async def make_of(
+        self, key: int, read_model: ReadModel, make: Callable[[ReadModel], T], off_loop: bool, background: bool = False
+    ) -> T:
+        """The result of `make`, after which nothing of a heavy call stays unpacked. Raises `SessionQuarantined`."""
+
+        def work() -> T:
+            made = make(read_model)
+            read_model.release()
+            return made
+
+        return await self.perform(key, read_model, work, off_loop, background)
 
     async def give_up(self, key: int, read_model: ReadModel | None, error: BaseException) -> SessionQuarantined:
         self.drop(key, read_model)

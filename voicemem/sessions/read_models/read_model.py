@@ -215,6 +215,11 @@ class ReadModel:
         if self.unpacked is not None:
             self.replace_state(compress_state(self.unpacked))
 
+    def release(self) -> None:
+        """Release what was unpacked of a heavy call: the next work on it may come much later."""
+        if self.unpacked is not None and self.unpacked.is_heavy:
+            self.unpacked.release(is_over=True)
+
     def replace_state(self, packed: bytes) -> None:
         self.packed_position, self.packed, self.unpacked = self.position, packed, None
         self.all_messages, self.times, self.token_counts, self.turn_changes = [], {}, {}, None
@@ -359,13 +364,15 @@ class ReadModel:
         settle_whole(state)
         first = min(dirty)
         unchanged = self.turn_start(first)
-        before, at, count = self.all_messages[unchanged:], 0, len(self.all_messages) - unchanged
+        numbers = state.turn_numbers[bisect_left(state.turn_numbers, first) :]
+        before = self.all_messages[unchanged:]
+        self.characters -= sum(len(message.content) for message in before)
+        before = [] if dirty.issuperset(numbers) else before  # a message may be as large as all that was said
         self.cut_messages(unchanged)
-        joined, unchecked = self.all_messages, 0
-        for number in state.turn_numbers[bisect_left(state.turn_numbers, first) :]:
+        joined, unchecked, at, count = self.all_messages, 0, 0, len(before)
+        for number in numbers:
             begin = at
             while at < count and before[at].turn_id == number:
-                self.characters -= len(before[at].content)
                 at += 1
             if number not in dirty:
                 joined.extend(before[begin:at])
