@@ -7,8 +7,9 @@ import random
 import pytest
 
 from tests.support.profiles import seeds
+from voicemem.transcript import packing
 from voicemem.transcript.packing import BLOCK, FEW, KEPT_BLOCKS, Items, Records
-from voicemem.transcript.state import Reply
+from voicemem.transcript.state import Reply, State, TypedMessage
 
 MANY = FEW + 10 * BLOCK
 
@@ -115,3 +116,20 @@ def test_items_are_those_of_a_list(seed: int) -> None:
     assert expected == list(found)
     assert expected[::-1] == list(reversed(found))
     assert len(expected) > FEW
+
+
+def test_a_heavy_call_that_is_over_is_packed_whole() -> None:
+    """Its newest turn too, and once a reading of it is over nothing stays unpacked; while it runs, that turn stays."""
+    state = State()
+    for number in range(packing.MANY + 1):
+        turn = state.turn(number % 2)
+        turn.typed = state.append(turn.typed, TypedMessage(number, number, "Hi", {}))
+    state.pack()
+    assert list(state.turns) == [1]
+    state.closed_ts = packing.MANY
+    state.pack()
+    assert dict(state.turns) == {}
+    assert sum(len(turn.typed or ()) for turn in state.each_turn()) == packing.MANY + 1
+    assert list(state.turns) == [1]
+    state.release(is_over=True)
+    assert dict(state.turns) == {}
