@@ -1,1 +1,1 @@
-"""Needs of every HTTP route: listening, reading requests, problem documents, documentation."""
+"""Everything that every HTTP route needs: listening, reading requests, problem documents, documentation."""

@@ -1,7 +1,7 @@
 """The HTTP application: finds the handler of a request and answers it, with one function around every route.
 
-It stands on aiohttp's low-level server, without aiohttp's own router, middlewares and signals: where the answer is at
-hand, these cost more than everything else.
+It builds on aiohttp's low-level server, without aiohttp's own router, middlewares and signals: for an answer that is
+ready, these cost more than everything else.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ T = TypeVar("T")
 LOG, FAULTS = logging.getLogger("voicemem.requests"), logging.getLogger("voicemem")
 INGEST_ELSEWHERE = "This is the port of the REST API; websockets have a port of their own (--ingest)."
 REST_OF_PATH = ":.+}"
-"""The end of a placeholder that takes all segments that are left."""
+"""The end of a placeholder that matches all remaining segments."""
 
 
 class Endpoint(NamedTuple):
-    """A path with its handlers by method; `names` are those of its placeholders."""
+    """A path with its handlers by method; `names` are the names of its placeholders."""
 
     path: str
     names: tuple[str, ...]
@@ -44,9 +44,9 @@ class Paths:
     def __init__(self) -> None:
         self.endpoints: dict[tuple[str | None, ...], Endpoint] = {}
         self.shapes: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
-        """By the number of segments: at which places paths have placeholders, those that begin most literally first."""
+        """By the number of segments: the places of placeholders in paths, those with literal beginnings first."""
         self.open_shapes: list[tuple[int, ...]] = []
-        """Of paths whose last placeholder takes all segments that are left, the longest first."""
+        """The same for paths whose last placeholder matches all remaining segments, the longest first."""
 
     def add(self, path: str) -> Endpoint:
         """Return the endpoint of a path, which `{name}` segments make a pattern."""
@@ -79,7 +79,7 @@ def key_of(parts: list[str], holes: Iterable[int]) -> tuple[str | None, ...]:
 
 
 KEPT_PATH, KEPT_PATHS = 200, 2_000
-"""Characters of a path whose route is kept, and how many are."""
+"""The most characters of a path whose route is cached, and the most cached routes."""
 
 
 class Application(Shared):
@@ -94,7 +94,7 @@ class Application(Shared):
         """By the first segment of a path."""
 
     def add_route(self, method: str, path: str, handler: Handler) -> None:
-        """Serve a path, whose placeholders are whole segments (`/v1/sessions/{id}`); what takes GET takes HEAD."""
+        """Serve a path, whose placeholders are whole segments (`/v1/sessions/{id}`); GET includes HEAD."""
         handlers = self.paths.add(path).handlers
         handlers[method] = handler
         if method == "GET":
@@ -104,7 +104,7 @@ class Application(Shared):
         return ((method, one.path) for one in self.paths.endpoints.values() for method in one.handlers)
 
     def server(self) -> web.Server:
-        """The server, for the running event loop."""
+        """Return the server, for the running event loop."""
         loop = asyncio.get_running_loop()
 
         def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
@@ -120,7 +120,7 @@ class Application(Shared):
         is_usual = len(path) <= KEPT_PATH and method == request.method
         route = self.find_kept(method, path) if is_usual else self.find(request.method, path)
         request[APP], request[FOUND] = self, route
-        status = 499  # the caller has hung up, as in nginx
+        status = 499  # the client has closed the connection, as in nginx
         connection.requests += 1
         connection.working = True
         with self.tracer.request_span(method, route.path, request.headers) as span:
@@ -158,12 +158,12 @@ class Application(Shared):
         finish, others = self.finishing.get(path.split("/", 2)[1] if "/" in path else ""), list[Endpoint]()
         for endpoint, values in self.paths.matches(path):
             if method in endpoint.handlers:
-                if "%" in path:  # of what is encoded, these two are left
+                if "%" in path:  # only these two are still encoded
                     values = [value.replace("%2F", "/").replace("%25", "%") for value in values]
                 in_path = dict(zip(endpoint.names, values, strict=True))
                 return Found(endpoint.path, endpoint.handlers[method], in_path, (), finish)
             others.append(endpoint)
-        # A path may stand as it is, though it could be the id in another one.
+        # A literal path may also match as the id of another path.
         allowing = others[:1] if others and not others[0].names else others
         allowed = sorted({method for endpoint in allowing for method in endpoint.handlers})
         return Found("none", None, {}, tuple(allowed), finish)
@@ -186,11 +186,11 @@ async def with_problems(handler: Handler, request: Request) -> web.StreamRespons
 
 
 def answer_error(request: Request, error: Exception) -> web.Response:
-    """The problem document of what a handler has raised; callers never see a traceback."""
+    """Return the problem document of a handler's exception; clients never see a traceback."""
     if isinstance(error, VoicememError):
         return problem_response(error.code, error.detail, headers_of(error))
     if isinstance(error, TimeoutError):
         return problem_response("timeout", "The request's body did not arrive in time.", {"Connection": "close"})
-    # The caller gets a plain 500, the operator the traceback.
+    # The client gets a plain 500, the operator the traceback.
     FAULTS.error("%s request failed", request.method, exc_info=error)
     return problem_response("internal", CODES["internal"].sentence)

@@ -1,17 +1,17 @@
-"""Connections of a port: how many it takes, fair reading of them, and aiohttp's protocol with voicemem's answers.
+"""Connections of a port: their limits, fair reading, and aiohttp's protocol with voicemem's answers.
 
-Connections whose caller has not shown a key yet are few and give way: when there is no room for a new one, the oldest
-idle one is closed. So a caller who has just connected is always heard, `/livez` is always answered, and connections
+Connections whose client has not sent a key yet are few and give way: when there is no room for a new one, the oldest
+idle one is closed. So a client that has just connected is always heard, `/livez` is always answered, and connections
 with a key are never pushed out by those without.
 
 A connection that sends much at once is read piece by piece, and the others in between: an event loop hands over up to a
 quarter of a MiB at a time. That may be 40,000 pings, or 50,000 chunks of a body: hundreds of milliseconds in which no
-one else is served. Of HTTP only a piece is read at a time (`InPieces`); what a websocket sent waits in a fair queue.
+one else is served. HTTP is read one piece at a time (`InPieces`); bytes of a websocket wait in a fair queue.
 
 Requests that are not HTTP get a problem document too, and are not logged: aiohttp answers and logs them before any
 handler sees them, with the bytes that were sent, keys included. Slow peers lose their connection: aiohttp itself waits
-an hour for a head that drips, and without end for a reader that does not read. Compressed bodies are only unpacked
-where they are read: aiohttp would unpack every one, for seconds in which it serves no other request.
+an hour for a head that drips, and forever for a reader that does not read. Compressed bodies are unpacked only where
+they are read: aiohttp would unpack every one, for seconds in which it serves no other request.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from voicemem.errors import CODES, Refused
 from voicemem.server.http.problems import SERVER, problem_response, turned_away
 
 BACKLOG = 1_024
-"""Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and a caller
-who was dropped asks again after one second, and after three; the usual 100 come together in a burst of callers."""
+"""Connections that the kernel holds until they are accepted. It drops further ones, and a client that was dropped tries
+again after one second, and after three; a burst of clients easily exceeds the usual 100."""
 USUAL_HEAD_BYTES = 16 * 1024
-"""The size of a usual head: who has sent more without showing a key gives way even while it is being read."""
+"""The size of a usual head: a client that has sent more without a key gives way even while it is being read."""
 
 
 class Client(Protocol):
@@ -52,7 +52,7 @@ class Client(Protocol):
         """Return whether nothing is being done for the connection, so that closing it loses nothing."""
 
     def turn_away(self) -> None:
-        """Tell the peer that there are too many connections, where the protocol allows it, and close."""
+        """Tell the peer that there are too many connections, if the protocol allows it, and close."""
 
 
 class ConnectionLimits(NamedTuple):
@@ -63,11 +63,11 @@ class ConnectionLimits(NamedTuple):
     per_address: int = 0
     """From one address, of both kinds; 0 for no limit."""
     unauthenticated_bytes: int = 16 * 1024 * 1024
-    """The most bytes that all connections together may send before they have shown a key."""
+    """The most bytes that all connections together may send before their keys."""
 
     @classmethod
     def of_port(cls, most: int, share: float, per_address: int = 0) -> ConnectionLimits:
-        """Divide what a port may have in all; `share` is that of connections without a key."""
+        """Divide the connections of a port; `share` is the part of those without a key."""
         unauthenticated = min(max(4, int(most * share)), 1_024)
         return cls(max(1, most - unauthenticated), unauthenticated, per_address)
 
@@ -81,7 +81,7 @@ class Arrival:
 
 
 class PortConnections:
-    """The open connections of one port; `count_refused` is called for each that finds no room or gives way."""
+    """The open connections of one port; `count_refused` is called for each that is refused or gives way."""
 
     def __init__(self, limits: ConnectionLimits, count_refused: Callable[[], None]) -> None:
         self.limits = limits
@@ -89,12 +89,12 @@ class PortConnections:
         self.unauthenticated: dict[Client, Arrival] = {}
         """The oldest first."""
         self.authenticated: dict[Client, None] = {}
-        """The one first whose last request is the longest ago."""
+        """The least recently used first."""
         self.by_address: Counter[str | None] = Counter()
         self.strangers_by_address: Counter[str | None] = Counter()
-        """The number of those in `unauthenticated`, by address."""
+        """The number of `unauthenticated` connections by address."""
         self.received = 0
-        """Bytes of all that are in `unauthenticated`."""
+        """Bytes received from all `unauthenticated` connections."""
         self.turns = ReadingQueue()
 
     def admit(self, client: Client) -> bool:
@@ -112,7 +112,7 @@ class PortConnections:
         return True
 
     def authenticate(self, client: Client) -> bool:
-        """Note that a connection has shown a key; False if there is no room for another one that has."""
+        """Note that a connection has sent a key; return False if there is no room for another one with a key."""
         if client in self.authenticated:
             del self.authenticated[client]  # it goes to the end
         elif client in self.unauthenticated:
@@ -126,7 +126,7 @@ class PortConnections:
         return True
 
     def count_received(self, client: Client, size: int) -> None:
-        """Count bytes of a connection that may not have shown a key; too many in all push out who sent the most."""
+        """Count bytes of a connection that may have sent no key; too many in all push out the one that sent most."""
         arrival = self.unauthenticated.get(client)
         if arrival is None:
             return
@@ -138,7 +138,7 @@ class PortConnections:
                 break
 
     def remove(self, client: Client) -> None:
-        """Forget a connection that is closed; one that is not here is ignored."""
+        """Remove a closed connection; an unknown one is ignored."""
         arrival = self.unauthenticated.pop(client, None)
         if arrival is not None:
             self.forget_stranger(client, arrival)
@@ -157,7 +157,7 @@ class PortConnections:
             del self.strangers_by_address[client.address]
 
     def make_room(self) -> bool:
-        """Close a connection that has shown no key: the oldest idle one of the address that has the most of them."""
+        """Close a connection without a key: the oldest idle one of the address that has the most of them."""
         most = max(self.strangers_by_address.values(), default=0)
         crowd = (client for client in self.unauthenticated if self.strangers_by_address[client.address] == most)
         if self.close_first(crowd) or self.close_first(self.unauthenticated):
@@ -201,17 +201,17 @@ def max_files() -> int:
 
 
 def ingest_limits(per_address: int = 0) -> ConnectionLimits:
-    """The limits of the ingest port: half of the files that the process may have open."""
+    """Return the limits of the ingest port: half of the files that the process may have open."""
     return ConnectionLimits.of_port(max_files() // 2, 1 / 4, per_address)
 
 
 def rest_limits(per_address: int = 0) -> ConnectionLimits:
-    """The limits of the REST port: a quarter. The store, webhooks and LLM requests have the rest."""
+    """Return the limits of the REST port: a quarter. The store, webhooks and LLM requests have the rest."""
     return ConnectionLimits.of_port(max_files() // 4, 1 / 2, per_address)
 
 
 AT_ONCE = 4 * 1024
-"""Bytes that are taken as they come; more wait in the fair queue."""
+"""Bytes that are processed as they come; more wait in the fair queue."""
 PIECE = 8 * 1024
 """Bytes that a connection is given at a time, unless it asks for another size."""
 ROUND_S = 0.005
@@ -222,7 +222,7 @@ class PacedConnection(Protocol):
     """A connection that has an `Unread`."""
 
     def take(self, data: bytes) -> None:
-        """Work on bytes that have come."""
+        """Process received bytes."""
 
     @property
     def takes_more(self) -> bool:
@@ -237,14 +237,14 @@ class ReadingQueue:
         self.scheduled = False
 
     def add(self, unread: Unread) -> None:
-        """Queue a connection until it has nothing unread, or takes no more."""
+        """Queue a connection until it has nothing unread, or accepts no more."""
         self.waiting.append(unread)
         if not self.scheduled:
             self.scheduled = True
             asyncio.get_running_loop().call_soon(self.run)
 
     def run(self) -> None:
-        """Take some pieces, one of each connection after the other, and the next ones in the next round."""
+        """Process some pieces, one of each connection in turn, and the next ones in the next round."""
         ends = time.monotonic() + ROUND_S
         try:
             while self.waiting and time.monotonic() < ends:
@@ -269,7 +269,7 @@ class Source(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unread:
-    """Bytes of a connection that no one has looked at. While there are any, its source is not read."""
+    """Received bytes of a connection that are not processed yet. While there are any, its source is not read."""
 
     connection: PacedConnection
     source: Source
@@ -278,13 +278,13 @@ class Unread:
     data: bytes = b""
     in_line: bool = False
     ended: Callable[[], None] | None = None
-    """Called once everything is taken, after the connection was lost."""
+    """Called once everything is processed, after the connection was lost."""
 
     def __bool__(self) -> bool:
         return bool(self.data)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes at once if they are few, else through the fair queue."""
+        """Process bytes at once if they are few, else through the fair queue."""
         if not self.data and len(data) <= min(AT_ONCE, self.piece):
             self.connection.take(data)
         else:
@@ -292,20 +292,20 @@ class Unread:
             self.put_back(b"")
 
     def put_back(self, data: bytes) -> None:
-        """Put bytes that were taken back at the front of what waits to be read."""
+        """Put bytes back in front of the unread ones."""
         self.data = data + self.data
         if not self.source.is_closing():
             self.source.pause_reading()
         self.wait_in_line()
 
     def wait_in_line(self) -> None:
-        """Wait in the fair queue to continue with what is unread."""
+        """Wait in the fair queue to continue with the unread bytes."""
         if self.data and not self.in_line:
             self.in_line = True
             self.turns.add(self)
 
     def take_piece(self) -> bool:
-        """Take the next piece; False when there is none, or the connection takes no more for now."""
+        """Process the next piece; False if there is none, or the connection accepts no more for now."""
         self.in_line = False
         if not self.data and self.ended:
             self.ended()
@@ -327,7 +327,7 @@ class Unread:
         return self.connection.takes_more and not self.source.is_closing()
 
     def end(self, ended: Callable[[], None]) -> None:
-        """Take what is left through the fair queue too (a thousand may be lost at once), and then call `ended`."""
+        """Process the rest through the fair queue too (a thousand may be lost at once), and then call `ended`."""
         self.ended = ended
         if not self.in_line:
             self.in_line = True
@@ -344,15 +344,15 @@ class Deadlines(NamedTuple):
     linger: float = 5.0
     """After an answer, for the rest of a body that the handler did not read."""
     read: float = 30.0
-    """The longest time without taking a byte of an answer; noticed after one to two times this long."""
+    """The longest time in which the peer reads no byte of an answer; noticed after one to two times this long."""
     body: float = 30.0
     """For a whole body, other than that of a restored checkpoint; aiohttp itself sets no limit."""
 
 
 DEADLINES = Deadlines()
 READ_BYTES = 4 * 1024
-"""Read at a time of what a connection sends. Of a body that no handler has taken yet, two to three times as much is
-kept: aiohttp goes through all of it again for every few chunks, which may be of one byte each."""
+"""Bytes read at a time from a connection. Of a body that no handler has read yet, two to three times as much is kept:
+aiohttp goes through all of it again for every few chunks, which may be of one byte each."""
 
 
 class ProblemHandler(RequestHandler):
@@ -385,7 +385,7 @@ class ProblemHandler(RequestHandler):
         self.address: str | None = None
         self.timers: dict[str, asyncio.TimerHandle] = {}
         self.requests = 0
-        """How many have begun to be answered."""
+        """How many requests have begun to be answered."""
         self.working = False
         """True while a request is being answered: meanwhile the connection gives way to no other."""
         self.writes_resumed = 0
@@ -422,7 +422,7 @@ class ProblemHandler(RequestHandler):
         return not self.working
 
     def turn_away(self) -> None:
-        """Close; say why, unless the peer has had an answer and may take this for one to its next request."""
+        """Close; say why, unless the peer has had an answer and may mistake this for the next one."""
         transport = cast(asyncio.Transport, self.transport)
         if self.requests == 0:
             transport.write(turned_away())
@@ -439,7 +439,7 @@ class ProblemHandler(RequestHandler):
             connection.abort()
 
     def check_stalled(self, connection: asyncio.Transport) -> None:
-        """Abort a connection whose peer took nothing since the last look, also one that is being closed."""
+        """Abort a connection whose peer has read nothing since the last check, also one that is being closed."""
         # Three numbers, since each alone can stay the same while the peer reads: the bytes that wait may be as many
         # again, writing is only resumed after it was paused, and a long answer is one request.
         unsent = connection.get_write_buffer_size()
@@ -452,7 +452,7 @@ class ProblemHandler(RequestHandler):
         self.timers["read"] = timer
 
     def log_exception(self, *args: Any, **more: Any) -> None:
-        """Log faults of the service only: a caller could fill the log with broken bodies that no handler reads."""
+        """Log faults of the service only: a client could fill the log with broken bodies that no handler reads."""
         if not isinstance(more.get("exc_info"), RequestPayloadError):
             super().log_exception(*args, **more)
 
@@ -503,11 +503,11 @@ ONCE = re.compile(
     r"host|origin|authorization|expect|content-(?:type|length|encoding)|last-event-id|x-voicemem-.*"
     r"|.*(?:signature|secret|token|timestamp).*"
 )
-"""Headers that say who sends what, in lower case: of two, a proxy before the service may have gone by the other."""
+"""Headers that identify sender and message, in lower case: of two, a proxy before the service may use the other."""
 
 
 def check_repeated(request: web.Request) -> None:
-    """Raise `Refused` for a header that comes twice and may come once."""
+    """Raise `Refused` for a repeated header that may be sent once."""
     headers = request.headers
     if len(names := [*headers]) < len(headers):
         for name in names:
@@ -531,7 +531,7 @@ def connection_of(request: web.Request) -> ProblemHandler:
 
 
 def authenticated(request: web.Request) -> None:
-    """Note that the caller of a request has shown a key, or needs none. Raises `Refused` (`too_many_connections`)."""
+    """Note that the client of a request has sent a key, or needs none. Raises `Refused` (`too_many_connections`)."""
     connection = connection_of(request)
     if not connection.port.authenticate(connection):
         raise Refused("too_many_connections")
@@ -545,7 +545,7 @@ async def listen(
     connections: PortConnections,
     start_serving: bool = True,
 ) -> asyncio.Server:
-    """Listen with a runner that was set up, or only take the port. Raises `OSError`."""
+    """Listen with a runner that was set up, or only bind the port. Raises `OSError`."""
     server = runner.server
     assert server is not None
     buffer = bytearray(READ_BYTES)

@@ -48,14 +48,14 @@ REFINEMENTS: dict[tuple[str, str], JsonObject] = {
     ("WebhookConfig", "secret"): {"writeOnly": True},
     ("LlmConfig", "headers"): {"writeOnly": True},
 }
-"""More about fields than their types say, since their content is passed on as it came, or never shown."""
+"""Schemas of fields whose types say less, since their content is passed on as it came, or never shown."""
 
 
 class Schemas:
     """Makes schemas of types, and collects the components; a struct becomes one under its own name."""
 
     def __init__(self, unions: Mapping[str, Any] = NAMED_UNIONS, bodies: Iterable[Any] = ()) -> None:
-        """`bodies` are types of bodies in which null stands for what may be left out."""
+        """`bodies` are types of bodies in which null means that a field is left out."""
         self.components: JsonObject = {}
         self.lenient = {struct.__name__: struct for body in bodies for struct in structs_in(body)}
         for name, union in unions.items():
@@ -127,7 +127,7 @@ def structs_in(kind: Any) -> set[type[Struct]]:
 
 @cache
 def field_docs(struct: type[Struct]) -> dict[str, str]:
-    """The docstrings of a struct's fields, by their names in JSON, also those of the structs that it extends."""
+    """Return the docstrings of a struct's fields, inherited ones included, by their names in JSON."""
     docs: dict[str, str] = {}
     for base in reversed(struct.__mro__):
         docs |= docs_in(base.__module__).get(base.__name__, {})
@@ -137,7 +137,7 @@ def field_docs(struct: type[Struct]) -> dict[str, str]:
 
 @cache
 def docs_in(module: str) -> dict[str, dict[str, str]]:
-    """The docstrings of fields of a module's classes; of modules other than our own there are none."""
+    """Return the docstrings of the fields of a module's classes; none for modules other than our own."""
     if not module.startswith("voicemem."):
         return {}
     docs: dict[str, dict[str, str]] = defaultdict(dict)
@@ -151,9 +151,9 @@ def docs_in(module: str) -> dict[str, dict[str, str]]:
 
 
 def portable(schema: Any) -> Any:
-    """Make a schema readable for every tool: `$` for Python's `\\Z`; `items` for every array, but for `items: false`.
+    """Make a schema readable for every tool: `$` for Python's `\\Z`; `items` for every array, without `items: false`.
 
-    That is for arrays with `maxItems`, which says the same.
+    The latter is for arrays with `maxItems`, which says the same.
     """
     match schema:
         case list():
@@ -181,7 +181,7 @@ def in_words(field: JsonObject) -> JsonObject:
 
 
 def nullable(value: JsonObject, names: Collection[str] = ()) -> JsonObject:
-    """Return a field's schema without default that also takes null; `names` are references to later patches."""
+    """Return a field's schema without its default that also allows null; `names` are references to later patches."""
     value = {key: item for key, item in value.items() if key != "default"}
     if value.get("$ref") in names:
         value["$ref"] += "Patch"
@@ -329,7 +329,7 @@ def error_response(route: Route[Any], status: int, codes: list[str], schemas: Sc
     properties: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in kind.__struct_fields__:
         properties["status"] = {"enum": [status]}
-    # In `allOf`, since generators of clients pass over what is beside a `$ref`.
+    # In `allOf`, since generators of clients ignore everything beside a `$ref`.
     narrower = {"type": "object", "properties": properties}
     response: JsonObject = {
         "description": "\n".join(f"- `{errors.reason_of(code)}`: {CODES[code].sentence}" for code in codes),
@@ -343,7 +343,7 @@ def error_response(route: Route[Any], status: int, codes: list[str], schemas: Sc
 
 
 def codes_of(route: Route[Any]) -> set[str]:
-    """Return the codes of all errors that a route may answer: those that follow from its parts, and its own."""
+    """Return the codes of all errors that a route may answer: those implied by its parts, and its own."""
     codes = {"invalid_http", "invalid_query", "foreign_host", "foreign_origin", "internal", *route.codes}
     if route.scope is not None:
         codes |= {"unauthorized", "token_expired", "forbidden", "rate_limited", "store_unavailable"}

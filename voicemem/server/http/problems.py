@@ -14,9 +14,9 @@ from voicemem.errors import CODES, QuotaExceeded, RateLimited, Refused, StoreUna
 from voicemem.protocol.types import Reason
 
 RETRY_AFTER_S = 1
-"""For a connection: others go within seconds."""
+"""Seconds before another connection is tried: others end within seconds."""
 SERVER = "voicemem"
-"""The value of the `Server` header, which does not say what the server is made of."""
+"""The value of the `Server` header, which names no library of the server."""
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -41,7 +41,7 @@ def problem_body(code: str, detail: str, sent: HTTPStatus | None = None) -> byte
 
 
 def turned_away() -> bytes:
-    """Return the answer to a connection for which there is no room, before or in place of its first request."""
+    """Return the answer to a connection for which there is no room, before or instead of its first answer."""
     code = CODES["too_many_connections"]
     headers = {"Retry-After": str(RETRY_AFTER_S), "Server": SERVER}
     return handshake_problem(HTTPStatus(code.status), "too_many_connections", code.sentence, headers).serialize()

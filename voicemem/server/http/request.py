@@ -1,4 +1,4 @@
-"""Requests and answers, as the routes share them: the guard before each handler, paths, queries, bodies, JSON."""
+"""Requests and answers, shared by all routes: the guard before each handler, paths, queries, bodies, JSON."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ class Shared:
 
 
 class Request(web.Request):
-    """A request; what is known of it is kept where aiohttp's copies of it have it too."""
+    """A request; its values are kept where aiohttp's copies of the request have them too."""
 
     @property
     def shared(self) -> Shared:
@@ -64,12 +64,12 @@ class Request(web.Request):
 
     @property
     def grant(self) -> Grant:
-        """The rights of the caller, once a key was shown or none is needed."""
+        """The rights of the client, once it has sent a key or needs none."""
         return self[GRANT]
 
     @property
     def project(self) -> str | None:
-        """The caller's project; None before a key was shown."""
+        """The client's project; None before it has sent a key."""
         grant = self.get(GRANT)
         return None if grant is None else grant.project
 
@@ -87,11 +87,11 @@ class Found(NamedTuple):
     """The route of a request, found by its method and path."""
 
     path: str
-    """The path with placeholders, since ids may not appear in metrics; `none` where nothing is served."""
+    """The path with placeholders, since ids may not appear in metrics; `none` if nothing is served there."""
     handler: Handler | None
     values: dict[str, str]
     allowed: tuple[str, ...]
-    """The methods that the path takes, where it does not take this one."""
+    """The methods that the path allows, if it does not allow this one."""
     finish: Finish | None
 
 
@@ -108,15 +108,15 @@ EMPTY = HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED
 
 @lru_cache(maxsize=1)
 def http_date(seconds: int) -> str:
-    """The value of a `Date` header at Unix seconds."""
+    """Return the value of a `Date` header at Unix seconds."""
     return formatdate(seconds, usegmt=True)
 
 
 class Answer(web.StreamResponse):
-    """A status, headers and a body of JSON in pieces; none of JSON where it is empty.
+    """A status, headers and a body of JSON in pieces, which may be empty.
 
-    It writes itself what aiohttp's `Response` would find out about it: that costs more than to send it. Its headers are
-    made by the service alone, so none can break a line.
+    It writes its head itself: aiohttp's `Response` takes longer to make that than to send it. The service alone makes
+    its headers, so none can break a line.
     """
 
     def __init__(self, *body: bytes, status: int = HTTPStatus.OK, headers: Mapping[str, str] = NOTHING) -> None:
@@ -157,26 +157,26 @@ class Answer(web.StreamResponse):
         return self.writer
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Wait until the reader has taken so much that a next answer can be written."""
+        """Wait until the client has read so much that the next answer can be written."""
         assert self.writer is not None
         await self.writer.drain()
 
 
-# What every route needs
+# Common to all routes
 
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
 
 LARGE_BYTES = 16 * 1024
-"""Anything up to this size is decoded at once: within a millisecond or two, and mostly within a tenth of one."""
+"""Bodies and frames up to this size are decoded at once: within a millisecond or two, mostly within a tenth of one."""
 DECODING_THREADS = 2
-"""So few that a flood of large bodies waits for itself, and not the small ones, the store or name servers."""
+"""So few that a flood of large bodies delays itself only, and not small bodies, the store or name servers."""
 LARGE_BODIES = 16
-"""Large bodies of a project that are received at a time: hundreds of them may come at once, and never end."""
+"""Large bodies of a project that are received at a time: hundreds may come at once, and never end."""
 LARGE_BODY_BYTES = 64 * 1024
-"""Bodies up to this size, and as much of each larger one, never wait."""
+"""Bodies up to this size, and the first so many bytes of larger ones, never wait."""
 BROKEN_BODY = "The body is incomplete, or not encoded as its headers say."
 KEPT_QUERY, KEPT_QUERIES = 200, 500
-"""Characters of a query that is kept as it was read, and how many of all routes are."""
+"""The most characters of a query that is cached as it was parsed, and the most cached queries of all routes."""
 STARTED_PER_ROUND = 4
 """Requests that begin in one round of the event loop; each may work for a millisecond before it waits for something."""
 
@@ -190,7 +190,7 @@ class Decoding:
         self.resuming = asyncio.Lock()
 
     async def decode(self, size: int, decode: Callable[[], T], owner: str | None) -> T:
-        """Return what `decode` returns or raises, for something of this size in bytes, which a project has sent."""
+        """Return what `decode` returns or raises, for `size` bytes that a project has sent."""
         if size <= LARGE_BYTES:
             return decode()
         return await self.run(decode, owner)
@@ -198,8 +198,8 @@ class Decoding:
     async def run(self, work: Callable[[], T], owner: str | None) -> T:
         """Return what `work` returns or raises, in a thread; the queue is fair to projects.
 
-        Callers continue one at a time, each in a round of the event loop of its own: what they do with so much next may
-        take some milliseconds, and dozens of them in one round would hold up everybody for their sum.
+        Callers continue one at a time, each in an iteration of the event loop of its own: their next step may take some
+        milliseconds, and dozens of them in one iteration would hold up everybody for their sum.
         """
         async with self.queue.slot(owner):
             done = await asyncio.get_running_loop().run_in_executor(self.pool, work)
@@ -208,14 +208,14 @@ class Decoding:
         return done
 
     def close(self) -> None:
-        """Let the threads end, without waiting for what is being decoded."""
+        """Let the threads end, without waiting for their work."""
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 DECODING = web.AppKey("decoding", Decoding)
 FAIR_QUEUE = web.AppKey("fair_queue", FairQueue)
 BODIES: web.AppKey[WeakValueDictionary[str | None, asyncio.Semaphore]] = web.AppKey("bodies")
-"""By project, slots for large bodies that are being received; None is that of callers without a key."""
+"""By project, slots for large bodies that are being received; None for clients without a key."""
 BODY = web.RequestKey("body", bytes)
 GAUGES = web.AppKey("gauges", Gauges)
 DOCUMENTED: web.AppKey[list[Route[Any]]] = web.AppKey("documented")
@@ -224,13 +224,13 @@ OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
 
 
 def reader_of(request: Request, stream: Stream | None = None) -> closing[Reader]:
-    """A reader of the caller's, until its answer ends; what others read of the same memory is held once."""
+    """Return a reader for the client's project, until its answer ends; bytes of one memory are held once for all."""
     what = None if stream is None else (stream.key, stream.position)
     return closing(Reader(request.services.budget.reading, request.project, what))
 
 
 def check_session_id(value: Any) -> str:
-    """Return a session id as it was given. Raises `Refused` for what cannot be one."""
+    """Return a session id as it was sent. Raises `Refused` for an invalid one."""
     if not isinstance(value, str) or not SESSION_ID.match(value):
         raise Refused("invalid_field", f"A session id is {SESSION_ID_RULE}")
     return value
@@ -246,7 +246,7 @@ def name_in_path(request: Request, placeholder: Literal["user_id", "memory_id"])
 
 
 async def get_stream(request: Request) -> Stream:
-    """Return the session that the path names, in the caller's project. Raises `Refused`."""
+    """Return the session that the path names, in the client's project. Raises `Refused`."""
     session_id = check_session_id(request.in_path["id"])
     journal, project = request.services.store.journal, request.grant.project
     return journal.find_kept_session(project, session_id) or await journal.get_session(project, session_id)
@@ -255,8 +255,8 @@ async def get_stream(request: Request) -> Stream:
 def parse_query(request: Request, kind: type[T]) -> T:
     """Return the query parameters as a struct that forbids unknown ones.
 
-    Those that the struct names in `REPEATED` are lists, and may be given several times. Raises `Refused`
-    (`invalid_query`; `invalid_field` for a path with U+0000).
+    Those that the struct names in `REPEATED` are lists, and may be repeated. Raises `Refused` (`invalid_query`;
+    `invalid_field` for a path with U+0000).
     """
     url = request.rel_url
     if "\0" in url.path_safe:
@@ -270,7 +270,7 @@ def parse_query(request: Request, kind: type[T]) -> T:
 
 @lru_cache(KEPT_QUERIES)
 def convert_kept_query(text: str, kind: Any) -> Any:
-    """Convert a short query, and keep it: clients send few different ones, and their structs never change."""
+    """Convert a short query, and cache it: clients send few different ones, and their structs never change."""
     return convert_query(URL.build(query_string=text, encoded=True), kind)
 
 
@@ -310,7 +310,7 @@ async def read_body(request: Request, most: int = MAX_FRAME_BYTES) -> bytes:
 
 
 async def receive_body(request: Request, most: int, timeout_s: float) -> bytes:
-    """Receive a body as it is encoded. Raises `TimeoutError`, `InvalidFrame`.
+    """Receive a body in its `Content-Encoding`. Raises `TimeoutError`, `InvalidFrame`.
 
     A large body waits, within the same time, while its project is sending many others.
     """
@@ -368,7 +368,7 @@ async def read_object(request: Request) -> JsonObject:
 
 
 async def read_struct(request: Request, kind: type[T]) -> T:
-    """Read the body as a struct; null removes something in a patch only. Raises as `read_object`, and `Refused`."""
+    """Read the body as a struct; null is allowed in patches only. Raises as `read_object`, and `Refused`."""
     return converted(await read_object(request), kind, nulls=request.method == "PATCH")
 
 
@@ -385,7 +385,7 @@ async def begin(request: Request, response: web.StreamResponse) -> None:
 
 
 async def answer_in_parts(request: Request, headers: Mapping[str, str], parts: Iterator[bytes]) -> web.StreamResponse:
-    """Answer with what may be large: the next of its parts are made once the reader has taken the ones before."""
+    """Send an answer that may be large: its next parts are made once the client has read the previous ones."""
     off_loop = request.services.read_models.off_loop
     return await stream_body(request, headers, off_loop.pieces(parts, request.project))
 
@@ -393,10 +393,9 @@ async def answer_in_parts(request: Request, headers: Mapping[str, str], parts: I
 async def stream_body(
     request: Request, headers: Mapping[str, str], pieces: AsyncGenerator[bytes, None]
 ) -> web.StreamResponse:
-    """Answer with pieces as they come, until they end or the reader has hung up; others have their turn in between.
+    """Send pieces as they come, until they end or the client has hung up; other tasks run in between.
 
-    An error aborts the connection: once the head is sent, only an answer that is cut short can show that it is
-    incomplete.
+    An error aborts the connection: once the head is sent, only a truncated answer can show that it is incomplete.
     """
     response = web.StreamResponse(headers=headers)
     try:
@@ -412,7 +411,7 @@ async def stream_body(
         if request.transport is not None:
             request.transport.abort()
     except ConnectionError:
-        pass  # the reader has hung up, or was cut off because it did not read
+        pass  # the client has hung up, or was cut off because it did not read
     return response
 
 
@@ -435,7 +434,7 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
 
 
 async def answer_as(grant: Grant, request: Request, route: Route[Any]) -> web.StreamResponse:
-    """Answer a caller who may do this, once the fair queue has a slot for the project."""
+    """Answer a client with these rights, once the fair queue has a slot for the project."""
     authenticated(request)
     request[GRANT] = grant
     if route.takes_turn:
@@ -456,7 +455,7 @@ def call_handler(request: Request, route: Route[Any]) -> Awaitable[web.StreamRes
 
 
 async def answer_declared(request: Request, route: Route[Any], arguments: JsonObject) -> web.StreamResponse:
-    """Call a handler with the session and the body that it takes, and answer what it returns."""
+    """Call a handler with the session and the body that it takes, and answer with its result."""
     for name, kind in route.parameters.items():
         arguments[name] = await (get_stream(request) if kind is Stream else read_struct(request, kind))
     answer = await route.handler(request, **arguments)
@@ -467,7 +466,7 @@ async def answer_declared(request: Request, route: Route[Any], arguments: JsonOb
 
 
 def check_origin(request: Request, route: Route[Any], gate: Gate) -> Awaitable[bool]:
-    """Check the origin as `Gate.check_origin` does, and ask the store only as far as the route needs it."""
+    """Check the origin as `Gate.check_origin` does, and ask the store only if the route needs it."""
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
     if not route.outlives_store:
         return gate.check_origin(host, origin, ask_store=route.scope is not None)
@@ -475,7 +474,7 @@ def check_origin(request: Request, route: Route[Any], gate: Gate) -> Awaitable[b
 
 
 async def check_without_store(host: str | None, origin: str | None, gate: Gate) -> bool:
-    """Check the origin by the store, or without it while it is away."""
+    """Check the origin with the store, or without it while it is away."""
     try:
         async with asyncio.timeout(STORE_S):
             return await gate.check_origin(host, origin)

@@ -1,9 +1,9 @@
 """Declarations of routes: each is above its handler, and is both served and documented.
 
-To add a route, write a handler with a docstring that says what it does for the caller, and declare it with `add` of its
+To add a route, write a handler with a docstring that says what it does for the client, and declare it with `add` of its
 file's `ROUTES`. Its signature says the rest: after the request it takes `query`, a struct; `stream`, the session that
-the path names; and the body, by any other name. What it returns is answered as JSON, None as 204. The guard, the
-decoding and `/openapi.json` follow from that, and the tests compare the answers with it.
+the path names; and the body, by any other name. Its result is answered as JSON, None as 204. The guard, the decoding
+and `/openapi.json` follow from that, and the tests compare the answers with it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,7 +29,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
 ClientSessionId = Annotated[str, Meta(min_length=1, max_length=512)]
-"""A session in agent-memory-server's paths: whatever the client calls it."""
+"""A session in agent-memory-server's paths: the client's own id of it."""
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
     {
         "id": SessionId,
@@ -66,7 +66,7 @@ class BodySpec(NamedTuple):
 class ResponseSpec(NamedTuple):
     """The answer with one status: types by media type, none without a body.
 
-    `id_field` names the field with the id of what was created, which the paths below this one take.
+    `id_field` names the field with the id of the created resource, which the paths below this one take.
     """
 
     contents: Mapping[str, Any] = NOTHING
@@ -94,7 +94,7 @@ PROBLEMS = ErrorFormat(MEDIA_TYPE, Problem, lambda code: CODES[code].status, lam
 
 
 class Route(NamedTuple, Generic[Q]):
-    """A path with its handler; with `scope` None it is open to every caller that can reach the port.
+    """A path with its handler; with `scope` None it is open to every client that can reach the port.
 
     `codes` are the error codes that do not follow from the rest (`openapi.codes_of`). `servers` are the prefixes of
     the path, `schemes` the ways to present a key, `placeholders` the types of those that `PLACEHOLDERS` lacks.
@@ -107,14 +107,14 @@ class Route(NamedTuple, Generic[Q]):
     query: type[Q]
     answers: Mapping[int, ResponseSpec]
     parameters: Mapping[str, Any] = NOTHING
-    """The types of what the handler takes besides the request and the query: `stream`, and the body."""
+    """The types of the handler's parameters besides the request and the query: `stream`, and the body."""
     answers_itself: bool = False
-    """True if it takes no such thing, and makes its response itself."""
+    """True if it has no such parameters, and makes its response itself."""
     body: BodySpec | None = None
     codes: tuple[str, ...] = ()
     errors: ErrorFormat = PROBLEMS
     error_kinds: Mapping[int, type[Struct]] = MappingProxyType({})
-    """Types of error bodies by status, where they are more than `errors.kind`."""
+    """Types of error bodies by status, where they differ from `errors.kind`."""
     servers: tuple[str, ...] = ("/",)
     schemes: Mapping[str, JsonObject] = KEY_SCHEME
     placeholders: Mapping[str, Any] = NOTHING
@@ -122,14 +122,14 @@ class Route(NamedTuple, Generic[Q]):
     tag: Tag | None = None
     """By default the module of the handler is one, with its docstring."""
     for_tokens: bool = False
-    """True if a session token may use it although the path is not one of its session's: the handler then keeps to what
-    `token_scope` says."""
+    """True if a session token may use it although the path is not one of its session's: the handler then keeps to its
+    `token_scope`."""
     keys_only: bool = False
     """True if no session token may use it, not even one of the session that the path names."""
     outlives_store: bool = False
-    """True if it answers while the store is away: then the last known answer says whether callers need a key."""
+    """True if it answers while the store is away: then the last known answer says whether clients need a key."""
     takes_turn: bool = True
-    """False if the handler itself waits in the fair queue, with `wait_for_slot`, where the answer is not at hand."""
+    """False if the handler itself waits in the fair queue, with `wait_for_slot`, unless its answer is ready."""
     about: str = ""
     """The operation's summary and description; by default the handler's docstring."""
     wrap: Callable[[Handler], Handler] | None = None
@@ -141,7 +141,7 @@ def optional(kind: Any) -> BodySpec:
 
 
 def body_of(kind: Any) -> BodySpec:
-    """The body that a handler takes; it may be left out where all of its fields may."""
+    """Return the body that a handler takes; it may be left out where all of its fields may."""
     return BodySpec({JSON: kind}, required=any(field.required for field in fields(kind)))
 
 
@@ -164,8 +164,8 @@ class Routes(list[Route[Any]]):
         """Declare the handler of a route, which `name` names by method and path.
 
         `answer` is for a handler that makes its response itself: the type of the JSON that is answered with `status`,
-        types by media type, None for 204 without a body, or answers by status; `body` likewise what is sent, where the
-        handler reads that itself or it may not be left out. `codes` are separated by spaces.
+        types by media type, None for 204 without a body, or answers by status; `body` likewise for a body that the
+        handler reads itself or that may not be left out. `codes` are separated by spaces.
         """
         method, path = name.split()
 

@@ -35,17 +35,17 @@ from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import log_session
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
-"""Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
+"""Frames that take time before the next one is processed: the store must be asked, or a schema checked."""
 NEEDS_VALIDATION = SessionUpdate, FrameEvent
-"""Events of which something else is journaled than what was sent."""
+"""Events that are journaled in another form than they were sent."""
 BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 WINDOW_BYTES = 1024 * 1024
-"""Received and not yet answered; above it the connection is not read, and TCP holds the sender back."""
+"""Bytes received and not yet answered, above which the connection is not read, and TCP holds the sender back."""
 CLEAN_CLOSES = (1000, 1001)
 """Close codes of clients that leave on purpose; any other connection is lost."""
 EXPEL_FLUSH_S = 0.3
-"""For answers to what came before a key was revoked; a store that does not answer does not delay the close."""
+"""How long answers to events before a revoked key may take: a store that does not answer must not delay the close."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -55,7 +55,7 @@ class Connection:
     websocket: EventSocket
     host: IngestHost
     shown: InitVar[Grant | None]
-    """The rights of the caller, as the handshake has shown."""
+    """The rights of the client, if the handshake had a key."""
     origin: object = None
     """The trace that the client's handshake is part of."""
     grant: Grant | None = None
@@ -66,14 +66,14 @@ class Connection:
     backlog: deque[bytes] | tuple[()] = ()
     """Messages that wait for `frame_task`, or for the rate of the key; an empty deque would take 760 bytes."""
     reading_stopped: bool = False
-    """True if nothing more is taken: the connection failed, or the server drains."""
+    """True if nothing more is processed: the connection failed, or the server drains."""
     draining: bool = False
     unanswered: int = 0
     """Bytes received and not yet answered."""
     in_flight: int = 0
     """Batches not yet answered."""
     all_answered: asyncio.Event | None = None
-    """Set when no batch is left to answer; there while that is waited for."""
+    """Set when no batch is left to answer; None unless someone waits for that."""
     unstored_in_a_row: int = 0
     """Events in a row that stored nothing."""
     throttle: Throttle = field(init=False)
@@ -94,12 +94,12 @@ class Connection:
 
     @property
     def project(self) -> str | None:
-        """The project of the key; None before it was shown."""
+        """The project of the key; None before the client has sent one."""
         return None if self.grant is None else self.grant.project
 
     def stop_reading(self) -> None:
         self.reading_stopped = True
-        self.throttle.metered = False  # nothing more is taken
+        self.throttle.metered = False  # nothing more is processed
         self.backlog = ()
 
     async def flush(self) -> None:
@@ -130,7 +130,7 @@ class Connection:
             self.websocket.set_reading(False)
 
     def on_metered_message(self, message: bytes, binary: bool) -> None:
-        """Take one message of a key that has a rate of bytes. It is the listener only then: others pay nothing."""
+        """Take one message of a key with a byte rate. It is the listener only then: others pay nothing."""
         self.on_message(message, binary)
         self.throttle.charge_bytes(len(message))
 
@@ -152,10 +152,10 @@ class Connection:
 
     def take_apart(self, message: bytes) -> None:
         """Take a message that may hold any events, one by one. Raises `InvalidFrame`."""
-        # Events are stored in the order in which they were sent. So from a frame that must wait for the store on, the
-        # rest of its message goes to a task and later messages into the backlog, until the task is through them;
+        # Events are stored in the order in which they were sent. So after a frame that must wait for the store, the
+        # rest of its message goes to a task and later messages into the backlog, until the task has processed them;
         # beyond the window the socket is not read, and TCP holds the sender back. A long message goes to the task as
-        # well, which lets others in between.
+        # well, which lets others run in between.
         if self.grant is None:
             if len(message) > MAX_BYTES_BEFORE_KEY:
                 raise InvalidFrame("too_big", BEFORE_KEY)
@@ -194,7 +194,7 @@ class Connection:
             self.resume_if_room()
 
     async def process_large(self, message: bytes) -> None:
-        """Take a message that may be large: it is decoded where no one waits for it, some events at a time."""
+        """Take a message that may be large: it is decoded on a thread, some events at a time."""
         decode, owner = self.host.decoding.decode, self.project
         pieces = await decode(len(message), partial(split_frame, message), owner)
         if not pieces:
@@ -242,13 +242,13 @@ class Connection:
         self.resume_if_room()
 
     def process_backlog(self) -> None:
-        self.throttle.release()  # the connection is over and its messages have come: they are charged, but not held
+        self.throttle.release()  # the connection has ended, and its messages are here: they are charged, but not held
         self.resume()
 
     # Events to leases
 
     def lease_of(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
-        """The lease that an event belongs to, if that is clear."""
+        """Return the lease that an event belongs to, if that is clear."""
         if self.leases.only is not None and event.session_id is None and event.producer is None:
             return self.leases.only
         return self.leases.find(event)
@@ -283,12 +283,12 @@ class Connection:
             batch.add(arrival)
 
     async def identify(self, lease: ProducerLease) -> None:
-        """Name the session's user; while the store is away, the next frame tries again."""
+        """Set the session's user; if the store is away, the next frame tries again."""
         with suppress(StoreUnavailable):
             await self.host.recorder.identify(lease)
 
     def batch_of(self, open_lease: OpenLease, size: int) -> EventBatch | None:
-        """The batch to which events of this size in bytes are to be added; None if their lease takes no more."""
+        """Return the batch for events of `size` bytes; None if their lease accepts no more."""
         if open_lease.dead:
             return None
         batch = open_lease.batch
@@ -372,12 +372,12 @@ class Connection:
     # The key
 
     def check_auth_deadline(self) -> None:
-        """Close a connection without a key: where one is needed, the handshake or an early first frame brings it."""
+        """Close a connection without a key, which the handshake or an early first frame should have brought."""
         if self.grant is None and self.frame_task is None:
             self.fail(InvalidFrame("unauthorized", "No key came in time."))
 
     async def authenticate(self, token: str | None) -> None:
-        """Accept a key, or continue without one where none is needed. Raises `InvalidFrame` to close the connection."""
+        """Accept a key, or continue without one if none is needed. Raises `InvalidFrame` to close the connection."""
         try:
             grant = await self.host.gate.grant_token(token, self.websocket.address)
             grant.require("ingest", grant.session_id)
@@ -401,7 +401,7 @@ class Connection:
     # Leases
 
     async def open(self, frame: SessionOpen) -> None:
-        """Open a lease, in the order of the frames: what was sent before is stored before."""
+        """Open a lease, in the order of the frames: earlier events are stored first."""
         assert self.grant is not None
         await self.flush()
         grant, presence, sessions = self.grant, self.host.presence, self.host.presence.sessions
@@ -446,7 +446,7 @@ class Connection:
         await self.host.claim(self, lease)
 
     async def supersede(self, lease: ProducerLease) -> None:
-        """Report once that a newer connection has opened this producer; what still comes for it is ignored."""
+        """Report once that a newer connection has opened this producer; its later events here are ignored."""
         open_lease = self.leases.current(lease)
         if open_lease is None or open_lease.dead:
             return
@@ -455,7 +455,7 @@ class Connection:
         await self.release(open_lease)
 
     async def release(self, open_lease: OpenLease, lost: bool = False) -> None:
-        """Give a lease back, once; `lost` when its client did not close the connection on purpose."""
+        """Release a lease, once; `lost` if its client did not close the connection on purpose."""
         open_lease.dead = True
         if open_lease.released:
             return
@@ -480,7 +480,7 @@ class Connection:
         self.run_in_background(self.websocket.close(CODES[error.code].close or 1011, error.code))
 
     async def drain(self) -> None:
-        """Take nothing more, answer what came, close with 1012."""
+        """Accept nothing more, answer everything received, close with 1012."""
         self.draining = True
         self.process_backlog()
         self.stop_reading()
@@ -493,7 +493,7 @@ class Connection:
         await self.websocket.close(1012, "draining")
 
     async def close_with_error(self, error: VoicememError) -> None:
-        """Take nothing more, answer what came, then report the error and close with the close code of its code."""
+        """Accept nothing more, answer everything received, then report the error and close with its close code."""
         if self.reading_stopped or self.websocket.failed_with is not None:  # it is being closed already
             return
         self.process_backlog()
@@ -501,7 +501,7 @@ class Connection:
         self.count_rejected(error.code)
         self.websocket.set_reading(True)  # otherwise the client's answer to the close is never read
         # A revoked key must be off the service soon, so the answers get a short time. They are awaited again after
-        # the close, so that what was received is stored before the connection counts as gone.
+        # the close, so that everything received is stored before the connection counts as ended.
         answered = asyncio.create_task(self.flush())
         await asyncio.wait([answered], timeout=EXPEL_FLUSH_S)
         self.send_error(error)
@@ -509,7 +509,7 @@ class Connection:
         await answered
 
     async def wind_down(self) -> None:
-        """After the close: store what the client had sent, then release every lease."""
+        """After the close: store everything that the client sent, then release every lease."""
         self.process_backlog()
         await self.flush()
         self.stop_reading()
@@ -520,7 +520,7 @@ class Connection:
     def send_error(
         self, error: VoicememError, session_id: str | None = None, producer: str | None = None, seq: int | None = None
     ) -> None:
-        """Send an error; one about the connection, and not about one event, names nothing."""
+        """Send an error; one about the connection, not an event, names no session, producer or seq."""
         problem = Error(session_id=session_id, producer=producer, seq=seq, code=error.code, detail=error.detail)
         self.websocket.send_nowait(msgspec.json.encode(problem))
 

@@ -32,9 +32,9 @@ from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, Sen
 from voicemem.store.quotas import check_producer
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
-"""Frames that wait for the one that says the vendor's id of the session, and for how long."""
+"""Frames that wait for one with the vendor's id of the session, and for how long."""
 LOT = 300
-"""Frames of a large message that are taken at a time: others are served in between."""
+"""Frames of a large message that are processed at a time: others are served in between."""
 LEFT_CLOSES = (*CLEAN_CLOSES, 1005)
 """Close codes after which a sender is not expected back."""
 QUERY = ("session_id", "user_id", "producer", "token", "typed")
@@ -42,7 +42,7 @@ AUTH_DECODER = msgspec.json.Decoder(Auth)
 
 
 class DialectTarget(NamedTuple):
-    """The details of a connection that its address states."""
+    """The details of a connection that its URL states."""
 
     dialect: str
     session_id: str | None = None
@@ -51,7 +51,7 @@ class DialectTarget(NamedTuple):
     """A session token; nothing logs it."""
     keep_typed: bool = True
     user_id: str | None = None
-    """The user of a session that has none."""
+    """The user for a session that has none."""
 
 
 def parse_target(path: str) -> DialectTarget | None:
@@ -90,7 +90,7 @@ def parse_target(path: str) -> DialectTarget | None:
 
 
 class Received(NamedTuple):
-    """A message as it came, and when (Unix ms)."""
+    """A message as it was received, and when (Unix ms)."""
 
     message: bytes
     binary: bool
@@ -112,13 +112,13 @@ class DialectConnection(Connection):
     ) -> None:
         self.target = target
         self.received: deque[Received] = deque()
-        """Messages that wait until the session is open, for a large one before them, or for the rate of the key."""
+        """Messages that wait until the session is open, behind a large one, or for the rate of the key."""
         self.waiting: list[ReducedFrame] = []
-        """Frames that wait for the one that says which session it is."""
+        """Frames that wait for one that names the session."""
         self.waiting_bytes = 0
         self.open_lease: OpenLease | None = None
         self.sender = SenderState()
-        """What its frames have said, also before the session is known."""
+        """The state of its frames, also before the session is known."""
         websocket.silent = websocket.subprotocol != PROTOCOL
         super().__init__(websocket, host, grant, origin)
 
@@ -129,7 +129,7 @@ class DialectConnection(Connection):
 
     @property
     def session_id(self) -> str | None:
-        """The session that the address names, or a session token."""
+        """The session that the URL or a session token names."""
         return self.target.session_id or (None if self.grant is None else self.grant.session_id)
 
     # Messages in
@@ -157,7 +157,7 @@ class DialectConnection(Connection):
         self.frame_task = asyncio.create_task(self.process(work))
 
     async def process(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do work that takes time; then take what came in the meantime."""
+        """Do work that takes time; then process the messages that came meanwhile."""
         try:
             await work
         except VoicememError as error:
@@ -197,7 +197,7 @@ class DialectConnection(Connection):
         await self.take_parts(parts, size)
 
     async def take_parts(self, parts: list[FrameEvent], size: int) -> None:
-        """Take the frames of a large message, some at a time: each lot is stored before the next is looked at."""
+        """Take the frames of a large message, some at a time: each lot is stored before the next is read."""
         for first in range(0, len(parts), LOT):
             reduce = partial(self.reduce_all, parts[first : first + LOT])
             reduced = await self.host.decoding.decode(size, reduce, self.project)
@@ -228,7 +228,7 @@ class DialectConnection(Connection):
             size = 0
 
     def with_time(self, frame: FrameEvent, received: Received) -> FrameEvent:
-        """The frame with the time at which it came, unless it has one, or a seq: it must stay as it was sent then."""
+        """Return the frame with the time of its receipt, unless it has a time, or a seq: then it must not change."""
         is_dated = frame.ts is not None or frame.seq is not None
         return frame if is_dated else msgspec.structs.replace(frame, ts=received.ts)
 
@@ -257,10 +257,10 @@ class DialectConnection(Connection):
         super().stop_reading()
         self.received.clear()
 
-    # Which session it is
+    # Its session
 
     def wait_for_id(self, frame: ReducedFrame) -> None:
-        """Keep a frame until one says which session it is; then open that."""
+        """Keep a frame until one names the session; then open that."""
         if not self.waiting:
             asyncio.get_running_loop().call_later(MAX_WAIT_S, self.stop_waiting)
         self.waiting.append(frame)
@@ -276,7 +276,7 @@ class DialectConnection(Connection):
             self.stop_waiting()
 
     async def open_for(self, arrivals: list[ReducedFrame | RejectedEvent]) -> None:
-        """Open the session that frames name; one under an id of ours where they are more than may wait."""
+        """Open the session that frames name; one with an id of ours if more frames come than may wait."""
         reduced = (one.reduced for one in arrivals if isinstance(one, ReducedFrame) and one.reduced is not None)
         said = next((one.session_id for one in reduced if one.session_id), None)
         if said is not None or len(self.waiting) + len(arrivals) >= MAX_WAITING:
@@ -287,12 +287,12 @@ class DialectConnection(Connection):
             self.resume_session(None)
 
     def resume_session(self, session_id: str | None) -> None:
-        """Open the session next; what takes a large frame says so itself, while it is at work."""
+        """Open the session next; a task that processes a large frame does so itself."""
         if self.frame_task is None or self.frame_task is asyncio.current_task():
             self.begin(self.open_session(session_id))
 
     async def open_session(self, session_id: str | None) -> None:
-        """Open the session, and take what waited for that. Raises `Refused` if it cannot be opened."""
+        """Open the session, and process the waiting frames. Raises `Refused` if it cannot be opened."""
         user = self.target.user_id
         config = None if user is None else {"user_id": user}
         await self.open(SessionOpen(session_id=session_id, producer=self.target.producer, session=config))
@@ -306,7 +306,7 @@ class DialectConnection(Connection):
                 self.enqueue(frame, len(frame.payload))
 
     async def set_first_user(self, lease: ProducerLease, user: str) -> None:
-        """Set the user of a session that was there and has none, if this sender may."""
+        """Set the user of an existing session that has none, if this sender may."""
         sessions = self.host.presence.sessions
         stream = await sessions.store.journal.find_session(lease.project, lease.session_id)
         if stream is not None and lease.may_set:
@@ -323,7 +323,7 @@ class DialectConnection(Connection):
         while self.frame_task is not None:
             await self.frame_task
         if self.waiting and self.grant is not None and not self.reading_stopped:
-            # The connection no longer says which session it is: what it sent is kept under an id of ours.
+            # The connection will not name its session any more: its frames are kept under an id of ours.
             await self.process(self.open_session(None))
         self.end_waiting()
         await super().wind_down()
@@ -333,7 +333,7 @@ class DialectConnection(Connection):
 
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         super().refuse(refused, session_id, producer, seq)
-        if self.open_lease is None:  # the session cannot be opened, and nothing else can become of the connection
+        if self.open_lease is None:  # the session cannot be opened, so the connection is of no use
             self.fail(refused)
 
     def count_unstored(self) -> None:

@@ -1,4 +1,4 @@
-"""Leases: which producers a connection writes for, their events that wait for the next commit, and who holds each."""
+"""Producer leases: the producers that a connection writes for, their waiting events, and the holder of each lease."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from voicemem.sessions.recording.commits import CommitShard
 from voicemem.sessions.recording.recorder import Recorder
 
 ENDED_KEPT = 16
-"""Leases that take nothing more which a connection still knows."""
+"""Ended leases that a connection still knows."""
 AUTH_TIMEOUT_S = 10.0
 OPEN_WAIT_S = 1.0
-"""For the answer to an open, before a client is sent away."""
+"""How long the answer to an open may take before a client is disconnected."""
 MAX_WAITING_IN_ALL = 32 * 1024 * 1024
-"""Bytes of frames whose session is not known yet, of all connections; one that would add to more waits no longer."""
+"""Bytes of frames whose session is not known yet, over all connections; a frame beyond this does not wait."""
 LARGE_MESSAGES = 2
-"""Large messages of other stacks that are taken apart at a time, in all connections."""
+"""Large messages of other stacks that are split at a time, over all connections."""
 
 
 class OpenLease:
     """A lease of a producer, with the events that wait for the next commit."""
 
-    # With a thousand calls, nothing of one is in the processor's cache when its event comes; slots keep it together.
+    # With a thousand calls, a call's data is not in the processor's cache when its event comes; slots keep it together.
     __slots__ = ("ack_prefix", "batch", "dead", "dialect", "lease", "released", "shard")
 
     def __init__(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> None:
@@ -40,14 +40,14 @@ class OpenLease:
         self.shard = shard
         """The shard in which its batches wait for the next commit."""
         self.dialect = dialect
-        """Whose frames come in envelopes next to events."""
+        """The dialect whose frames come in envelopes next to events."""
         self.batch: EventBatch | None = None
         self.ack_prefix = msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
         """An ack up to its seq; the seq and `}` are appended for each."""
         self.dead = False
-        """Superseded or failed: what still comes for it is ignored."""
+        """Superseded or failed: later events for it are ignored."""
         self.released = False
-        """True if the session was informed that this connection has left it."""
+        """True if the session was notified that this connection has left it."""
 
 
 class Leases:
@@ -62,7 +62,7 @@ class Leases:
         self.only: OpenLease | None = None
         """The lease of a connection that has exactly one."""
         self.ended: dict[OpenLease, None] = {}
-        """Those that take nothing more, the oldest first: a few are kept, to answer what is sent again."""
+        """Leases that accept nothing more, the oldest first: a few are kept, to answer events that are sent again."""
 
     def __iter__(self) -> Iterator[OpenLease]:
         return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
@@ -81,7 +81,7 @@ class Leases:
         return open_lease if open_lease is not None and open_lease.lease is lease else None
 
     def forget_oldest(self) -> OpenLease:
-        """Forget the oldest of those that take nothing more: a client may send all its calls over one connection."""
+        """Forget the oldest ended lease: a client may send all its calls over one connection."""
         oldest = next(iter(self.ended))
         del self.ended[oldest]
         if self.current(oldest.lease) is oldest:
@@ -111,21 +111,21 @@ class Leases:
 
 
 class Holder(Protocol):
-    """A connection, as far as the others need it."""
+    """A connection, as other connections see it."""
 
     async def supersede(self, lease: ProducerLease) -> None: ...
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None: ...
 
 
 class LeaseHolder(NamedTuple):
-    """The connection that has a producer's newest epoch."""
+    """The connection with a producer's newest epoch."""
 
     connection: Holder
     lease: ProducerLease
 
 
 class IngestHost:
-    """The common state of all connections of a server, and which of them holds each lease."""
+    """The common state of a server's connections, and the holder of each lease."""
 
     def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, decoding: Decoding) -> None:
         self.recorder = recorder
@@ -135,14 +135,14 @@ class IngestHost:
         self.decoding = decoding
         self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.large_messages = FairQueue(LARGE_MESSAGES)
-        """Large messages of other stacks that are taken apart: each may be a hundred times its size for a while."""
+        """Slots to split large messages of other stacks: each may take a hundred times its size for a while."""
         self.auth_timeout_s, self.open_wait_s = AUTH_TIMEOUT_S, OPEN_WAIT_S
         self.waiting_frame_bytes = 0
         """The size of all frames whose session is not known yet, over all connections."""
         self.most_waiting_frame_bytes = MAX_WAITING_IN_ALL
 
     async def claim(self, connection: Holder, lease: ProducerLease) -> None:
-        """Note the connection as holder of its producer, and supersede the one with the older epoch."""
+        """Record the connection as the holder of its producer, and supersede the one with the older epoch."""
         # By epoch, not by arrival: two opens are committed in one order, and may come back in the other.
         newest = LeaseHolder(connection, lease)
         before = self.holders.get((lease.key, lease.producer), newest)

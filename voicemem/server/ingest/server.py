@@ -1,4 +1,4 @@
-"""The ingest server: accepts websockets, knows who holds which lease, and drains."""
+"""The ingest server: accepts websockets, knows the holder of each lease, and drains."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ ENDINGS_A_ROUND = 8
 """Connections that are drained or wound down in one round of the event loop."""
 DRAIN_TIMEOUT_S = 6.0
 CLOSE_TIMEOUT_S = 2.0
-"""For a client that does not answer a close; a drain must end within 10 s."""
+"""How long a client may take to answer a close; a drain must end within 10 s."""
 CAN_SAY_WHY = "code" in signature(Server.close).parameters
 GOODBYE: dict[str, Any] = {"code": 1012, "reason": "draining"} if CAN_SAY_WHY else {}
 """Closes the connections that do not have a `Connection` yet. Before version 16 `websockets` always says 1001."""
@@ -73,7 +73,7 @@ class IngestServer(IngestHost):
         self.port = PortConnections(limits, self.metrics.connections_refused.labels("websocket").inc)
         self.connections: set[Connection] = set()
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
-        """By connections between their handshake and `handle`."""
+        """The grants of connections between their handshake and `handle`."""
         self.targets: WeakKeyDictionary[ServerConnection, DialectTarget] = WeakKeyDictionary()
         """The same for those on a path of bare frames."""
         self.endings = FairQueue(ENDINGS_A_ROUND)
@@ -106,7 +106,7 @@ class IngestServer(IngestHost):
     async def check_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         """Check path, host, origin and key before the upgrade; return a problem document to refuse it."""
         assert isinstance(connection, EventSocket)
-        # What the client sends in the meantime stays with TCP, since its identity is not known yet.
+        # Bytes that the client sends meanwhile stay with TCP, since its identity is not known yet.
         connection.set_reading(False)
         try:
             target = parse_target(request.path)
@@ -144,7 +144,7 @@ class IngestServer(IngestHost):
         return rejection_response(refused)
 
     async def handle(self, websocket: ServerConnection) -> None:
-        """Serve one connection, from its first frame until everything that came is answered."""
+        """Serve one connection, from its first frame until everything received is answered."""
         assert isinstance(websocket, EventSocket)
         assert websocket.request is not None
         origin = self.recorder.telemetry.tracer.origin(websocket.request.headers)
@@ -168,7 +168,7 @@ class IngestServer(IngestHost):
         await end()
 
     async def enforce_grants(self) -> None:
-        """Background task: close connections whose key was revoked (also by another process) or whose token is over."""
+        """Background task: close connections whose key was revoked (also by another process) or whose token expired."""
         revoked = self.gate.access.key_revoked
         while True:
             revoked.clear()

@@ -11,9 +11,9 @@ is a file descriptor itself, and readable while any socket in it is.
 
 - While little comes, the loop watches that descriptor, and a round follows at once: an event waits for nothing.
 - A round that has found several sockets ready is followed by the next one `PAUSE_S` later; meanwhile the loop does not
-  watch. Each takes all that has come since, and the rounds continue until one finds little.
-- A round takes a bounded piece of each socket, and ends after `ROUND_S`. What it has not reached comes first in the
-  next, which follows at once, as it does when a piece was full. So a flood on one socket holds up no other.
+  watch. Each round reads everything that has come since, and the rounds continue until one finds little.
+- A round reads a bounded piece of each socket, and ends after `ROUND_S`. Sockets that it has not reached come first in
+  the next, which follows at once, as it does when a piece was full. So a flood on one socket holds up no other.
 
 A round only reads. The bytes go to the same parser as those that the event loop has read, so frames, fragments, pings,
 closes and limits are the same both ways, and so is everything that is sent. Whoever stops reading a connection (its
@@ -37,10 +37,10 @@ from typing import Protocol
 PAUSE_S = 0.002
 """The time between two rounds while many sockets are ready."""
 BUSY_FROM = 3
-"""Sockets that are ready at once from which on that is much."""
+"""From this many ready sockets on, a round counts as busy."""
 PIECE, LARGE_PIECE = 8 * 1024, 64 * 1024
-"""Bytes that are taken of a socket in one round; the more of one in the middle of a frame from `LARGE_FRAME` bytes on,
-so that a flood of small frames does not take long."""
+"""Bytes that are read from a socket in one round; the second in the middle of a frame from `LARGE_FRAME` bytes on, so
+that a flood of small frames does not take long."""
 LARGE_FRAME = 1_024
 ROUND_S = 0.003
 """How long a round may take."""
@@ -50,23 +50,23 @@ MOST = 1_024
 """Sockets that one poll reports."""
 READABLE = getattr(select, "EPOLLIN", 0)
 AT_END = getattr(select, "EPOLLRDHUP", 0)
-"""Reported for a socket whose peer has closed, or sends no more."""
+"""The event of a socket whose peer has closed, or sends no more."""
 
 
 class PolledConnection(Protocol):
     """A connection whose socket is read in rounds."""
 
     bytes_needed: int
-    """The size of the frame that has begun, as far as is known."""
+    """The size of the frame that has begun, as far as it is known."""
 
     def take_polled(self, data: bytes) -> None:
-        """Work on bytes that have come. An error closes the connection."""
+        """Process received bytes. An error closes the connection."""
 
     def leave_poll(self) -> None:
         """Have the event loop read the socket again: its stream has ended, or it is broken."""
 
     def fail_polled(self, error: Exception) -> None:
-        """Close the connection, since working on its bytes has failed."""
+        """Close the connection, since processing its bytes has failed."""
 
 
 class SharedPoll:
@@ -85,14 +85,14 @@ class SharedPoll:
         """True while the event loop waits for the first socket to be ready; otherwise the next round is due."""
 
     def add(self, fd: int, connection: PolledConnection) -> None:
-        """Read a socket; one that is here already is ignored."""
+        """Read a socket from now on; a known one is ignored."""
         if fd in self.watched:
             return
         self.watched[fd] = connection
         self.epoll.register(fd, READABLE | AT_END)
 
     def remove(self, fd: int) -> None:
-        """Read a socket no more; one that is not here is ignored."""
+        """Stop reading a socket; an unknown one is ignored."""
         if self.watched.pop(fd, None) is not None:
             self.epoll.unregister(fd)
 
@@ -109,7 +109,7 @@ class SharedPoll:
                 self.loop.remove_reader(self.epoll.fileno())
 
     def poll_once(self) -> None:
-        """Read what has come, and see to the next round."""
+        """Read everything that has come, and schedule the next round."""
         if self.epoll.closed:
             return
         ready = self.unread or self.epoll.poll(0, MOST)
@@ -130,7 +130,7 @@ class SharedPoll:
             self.watch(True)
 
     def read(self, fd: int, events: int) -> bool:
-        """Take a piece of what a socket has; True if there is more of it."""
+        """Read a piece from a socket; return True if it has more."""
         connection = self.watched.get(fd)
         if connection is None:  # it was taken out since the poll
             return False
@@ -143,7 +143,7 @@ class SharedPoll:
         return has_more
 
     def take(self, fd: int, connection: PolledConnection, size: int) -> bool:
-        """Take up to `size` bytes; True if there were as many."""
+        """Read up to `size` bytes; return True if there were as many."""
         try:
             data = os.read(fd, size)
         except BlockingIOError:  # it had no more, or is closed, and this socket has its number
@@ -160,7 +160,7 @@ class SharedPoll:
         return len(data) == size
 
     def end(self, fd: int, connection: PolledConnection) -> None:
-        """Read a socket no more whose stream has ended, and give it back, a few at a time."""
+        """Stop reading a socket whose stream has ended, and give it back, a few at a time."""
         self.remove(fd)
         if not self.ended:
             self.loop.call_soon(self.give_back)
@@ -178,7 +178,7 @@ def shared_poll_if_possible() -> SharedPoll | None:
 
 
 def plain_socket(transport: asyncio.Transport) -> int | None:
-    """The file descriptor of a transport's socket; None where the bytes of the socket are not those of the stream."""
+    """Return the file descriptor of a transport's socket; None if its bytes are not the stream's, as with TLS."""
     known: socket.socket | None = transport.get_extra_info("socket")
     if known is None or transport.get_extra_info("sslcontext") is not None or known.type != socket.SOCK_STREAM:
         return None

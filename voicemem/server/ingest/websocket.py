@@ -27,7 +27,7 @@ from voicemem.server.http.problems import invalid_handshake_response, turned_awa
 from voicemem.server.ingest.shared_poll import SharedPoll, plain_socket
 
 apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
-"""The library's own, written in C where that is installed. Where it is missing, the library parses all frames."""
+"""The library's own, in C if that is installed. If it is missing, the library parses all frames."""
 
 TEXT_FRAME, PING_FRAME, PONG_FRAME = 0x81, 0x89, 0x8A
 """The first byte of a frame that is final and uses no extension."""
@@ -41,15 +41,15 @@ MAX_CONTROL_BYTES = 125
 BINARY, CONT, TEXT = Opcode.BINARY, Opcode.CONT, Opcode.TEXT
 CONNECTING, OPEN = State.CONNECTING, State.OPEN
 MAX_BYTES_BEFORE_KEY = 16 * 1024
-"""The limit for a message that comes before a key was shown, and for anything that is not a whole message yet."""
+"""The limit for a message before a key, and for the bytes of a message that is not complete yet."""
 MAX_FRAGMENTS = 1_024
 """The limit for one message; the library has the same limit for its own queue."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """A peer with more than this unsent does not read."""
 MOST_PING_S, PING_SPREAD_MS = 20.0, 5_000
-"""Seconds between two pings, at most, and ms less for some: those opened together would be pinged in one turn."""
+"""The most seconds between two pings, and the most ms less for some: else those opened together are pinged together."""
 READ_TIMEOUT_S = 30.0
-"""For a peer to read something of what is unsent."""
+"""How long a peer may take to read some of the unsent bytes."""
 TOO_MANY = "too many fragments"
 TOO_BIG_WITHOUT_KEY = "too big before a key"
 FULL = "too_many_connections"
@@ -61,7 +61,7 @@ Listener = Callable[[bytes, bool], None]
 
 
 class EventSocket(ServerConnection):
-    """A server connection that delivers messages in the moment of their arrival; `recv` is not used.
+    """A server connection that delivers messages the moment they arrive; `recv` is not used.
 
     Fast frames are parsed here. `websockets` parses and checks all others, and does the handshake, keepalive and
     closing. Its queue of messages is left out, and with it the switch to the task that would wait for them.
@@ -91,7 +91,7 @@ class EventSocket(ServerConnection):
     def __init__(
         self, *args: Any, port: PortConnections | None = None, shared_poll: SharedPoll | None = None, **options: Any
     ) -> None:
-        """`port` bounds the connections; without one there is no bound, and no key is awaited.
+        """`port` bounds the connections; without it there is no bound, and no key is awaited.
 
         Without a `shared_poll` the event loop reads the socket.
         """
@@ -103,9 +103,9 @@ class EventSocket(ServerConnection):
         self.address: str | None = None
         """The IP address of the peer."""
         self.awaits_key = port is not None
-        """True if the caller has not shown a key yet, where it needs one."""
+        """True if the client needs a key and has not sent it yet."""
         self.bytes_before_key = 0
-        """The size of frames that came while no message was complete and no key was shown."""
+        """The size of frames that came while no message was complete and no key was known."""
         self.protocol.reject = invalid_handshake_response  # type: ignore[method-assign]  # its own answers are plain text
         self.listener: Listener | None = None
         self.undelivered: list[tuple[bytes, bool]] = []
@@ -116,7 +116,7 @@ class EventSocket(ServerConnection):
         self.fast = False
         """True if only fast frames, pings and pongs have come, so that the library is between two frames."""
         self.partial: bytes | bytearray = b""
-        """The beginning of a frame whose rest has not come; `bytes_needed` is its size as far as is known."""
+        """The beginning of an incomplete frame; `bytes_needed` is its size as far as it is known."""
         self.bytes_needed = 0
         self.reading = True
         self.silent = False
@@ -125,7 +125,7 @@ class EventSocket(ServerConnection):
         """True if `recheck_unsent` is scheduled."""
 
     def accept_up_to(self, size: int) -> None:
-        """Set the largest message that is taken; the library has had other names for it."""
+        """Set the largest accepted message; the library has had several names for it."""
         for name in ("max_size", "max_message_size"):
             if hasattr(self.protocol, name):
                 setattr(self.protocol, name, size)
@@ -149,14 +149,14 @@ class EventSocket(ServerConnection):
         self.unread.end(partial(self.lose, exc))
 
     def lose(self, exc: Exception | None) -> None:
-        """Note that the connection is lost, and that everything that had come was taken."""
+        """Note that the connection is lost, and that everything received was processed."""
         if self.port is not None:
             self.port.remove(self)
         super().connection_lost(exc)
         self.drop_references()
 
     def drop_references(self) -> None:
-        """Refer to nothing any more that refers back: all of it would stay until a full collection, which is rare."""
+        """Break reference cycles: they would stay in memory until a full collection, which is rare."""
         protocol = self.protocol
         self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)  # an adapter has the connection
         protocol.parser.close()
@@ -166,14 +166,14 @@ class EventSocket(ServerConnection):
         del self.unread
 
     def send_data(self) -> None:
-        """Send what the library has for the peer, such as pongs; nothing once the connection is closed or lost."""
+        """Send the library's frames for the peer, such as pongs; nothing once the connection is closed or lost."""
         if self.transport.is_closing():
             self.protocol.data_to_send()
         else:
             super().send_data()
 
     def authenticate(self) -> bool:
-        """Note that the caller has shown a key, or needs none; False if too many others have."""
+        """Note that the client has sent a key, or needs none; return False if too many others have."""
         if self.port is not None and not self.port.authenticate(self):
             return False
         self.awaits_key = False
@@ -265,7 +265,7 @@ class EventSocket(ServerConnection):
     # Who reads the socket
 
     def join_poll(self) -> None:
-        """Have the socket read in rounds, once a listener takes messages and the caller has shown its key."""
+        """Let the shared poll read the socket, once a listener takes messages and the client has sent its key."""
         if self.shared_poll is None or self.polled_fd is not None or self.listener is None or self.awaits_key:
             return
         fd = None if self.transport.is_closing() else plain_socket(self.transport)
@@ -336,7 +336,7 @@ class EventSocket(ServerConnection):
             self.receive(data)
 
     def receive_before_key(self, data: bytes) -> None:
-        """Take bytes of a caller without a key, who may not make the service hold much."""
+        """Process bytes of a client without a key, for which the service may not hold much."""
         had_listener = self.listener is not None
         self.receive(data)
         # A whole message stops reading until its key was checked. As long as there is reading, there was none.
@@ -348,9 +348,9 @@ class EventSocket(ServerConnection):
                 self.send_data()
 
     def receive(self, data: bytes) -> None:
-        # Frames are parsed here once there is a listener, unless bytes came behind the request: those are with the
+        # Frames are parsed here once there is a listener, unless bytes came right after the request: those are with the
         # library already, which may be in the middle of a frame. From the first frame that is not a fast one, a ping
-        # or a pong, it is the library for good, since a fragmented message, for one, leaves state in it.
+        # or a pong, the library parses everything, since a fragmented message, for one, leaves state in it.
         if self.fast:
             self.parse(data)
         else:
@@ -418,7 +418,7 @@ class EventSocket(ServerConnection):
 
 
 LIBRARY_PIECE = 512
-"""Bytes that the library parses at a time: up to 85 frames, of which each may take 40 us."""
+"""Bytes that the library parses at a time: up to 85 frames, each of which may take 40 us."""
 
 
 class FastFrames(NamedTuple):
@@ -463,10 +463,10 @@ class ControlFrames(NamedTuple):
     """The pings and pongs at the beginning of received bytes."""
 
     newest: bytes
-    """The last of each: one pong answers all pings before it (RFC 6455, 5.5.3), so a flood takes little time."""
+    """The last ping and pong: one pong answers all pings before it (RFC 6455, 5.5.3), so a flood takes little time."""
     stop: int
     needed: int
-    """How many bytes, from `stop` on, are needed for the next one; 0 where it is another frame."""
+    """How many bytes, from `stop` on, are needed for the next one; 0 if it is another frame."""
 
 
 def parse_control_frames(data: bytes, at: int) -> ControlFrames:
@@ -489,20 +489,19 @@ def control_frame_size(data: bytes, at: int) -> int:
 
 
 MAX_AHEAD = 64
-"""How many events a connection may charge before they come, so that few events need the bucket."""
+"""How many events a connection may charge in advance, so that few events need the bucket."""
 REPORT_INTERVAL_S = 1.0
 """How often a connection over the rate is sent an error that says so."""
 MIN_HOLD_S = 0.02
-"""Shorter holds would stop and start the connection thousands of times a second, for one event each."""
+"""Shorter holds would pause and resume the connection thousands of times a second, for one event each."""
 
 
 @dataclass(slots=True, eq=False)
 class Throttle:
     """Counts the events taken from a connection, and charges them and their bytes to the buckets of its key.
 
-    Above the rates of the key nothing is dropped: events wait. While `held`, nothing may be taken.
-    `on_hold` is called when that begins, with whether to notify the client, and `on_resume` when it ends. `clock`
-    gives Unix ms.
+    Above the rates of the key nothing is dropped: events wait. While `held`, nothing may be processed. `on_hold` is
+    called when that begins, with whether to notify the client, and `on_resume` when it ends. `clock` returns Unix ms.
     """
 
     clock: Callable[[], int]
@@ -517,7 +516,7 @@ class Throttle:
     allowance: int = 0
     """How many events may come before the bucket is needed again; below zero, how many are still to be charged."""
     reserved: int = 0
-    """How many the last charge took ahead."""
+    """How many events the last charge took ahead."""
     held: bool = False
     """True if events must wait, because their key is over its rate."""
     released: bool = False
@@ -536,7 +535,7 @@ class Throttle:
             self.charge_taken()
 
     def charge_taken(self) -> None:
-        """Charge what was taken, and some ahead; hold the connection if the bucket is empty."""
+        """Charge the processed events, and some ahead; hold the connection if the bucket is empty."""
         if not self.metered or self.bucket is None:
             return
         # A busy connection charges up to 64 events ahead, so that most events cost one subtraction. It gets there by
@@ -546,9 +545,9 @@ class Throttle:
         self.hold(charged.wait_s)
 
     def charge_bytes(self, size: int) -> None:
-        """Charge the bytes of what was taken; hold the connection if the bucket is empty.
+        """Charge the bytes of processed messages; hold the connection if the bucket is empty.
 
-        Nothing is charged ahead: a message costs the bucket little beside its own work, and only where there is one.
+        Nothing is charged ahead: a charge takes little time next to a message's own work, and only if there is a rate.
         """
         if self.metered and self.bytes is not None:
             self.hold(self.bytes.charge(size, 0, self.clock()).wait_s)
@@ -569,7 +568,7 @@ class Throttle:
         self.held, self.released = False, True
 
     def drop_references(self) -> None:
-        """Refer to nothing any more that refers back."""
+        """Break reference cycles."""
         self.on_hold, self.on_resume = (lambda notify: None), (lambda: None)
 
     def end_hold(self) -> None:

@@ -13,7 +13,7 @@ from voicemem.server.page.files import add_headers, get_asset, get_shell, page_f
 from voicemem.server.page.login import SESSION_PATH, Login, PageOrigin, guard_page
 
 BASES = ("/ui", "/ui/p/{project}")
-"""The paths of the page; without the name of a project, of the first one that the browser is signed in to."""
+"""The paths of the page; without a project's name it shows the first one that the browser is signed in to."""
 TABS = ("conversation", "timeline", "memory", "deliveries", "journal", "settings", "played")
 PAGES = (
     "/",
@@ -25,13 +25,13 @@ PAGES = (
     "/operator",
     "/sign-in",
 )
-"""Paths of the shell; at any other below `/ui` it says that there is no such page."""
+"""Paths of the shell; at any other path below `/ui` it says that there is no such page."""
 NO_PAGE = re.compile("/ui/(?:p/[^/]*/)?(?:v1|assets)/")
 """Beginnings of paths that no page can have."""
 
 
 def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
-    """Add the page to the REST application; behind its login are those of the routes so far that need a key."""
+    """Add the page to the REST application, and behind its login the routes added so far that need a key."""
     login = Login(gate, origin)
     page_files()
 
@@ -66,7 +66,7 @@ def mount(app: Application, gate: Gate, origin: PageOrigin) -> None:
 
 
 def is_for_browser(request: Request) -> bool:
-    """Return whether a browser asks for a page to show; for programs there is nothing at its address."""
+    """Return whether a browser requests a page to show; for programs there is nothing at its address."""
     return "text/html" in request.headers.get("Accept", "")
 
 

@@ -1,4 +1,4 @@
-"""The files of the page, read once: the shell, and the assets below a name that changes with any of them."""
+"""The files of the page, read once: the shell, and the assets below a path that changes with any of them."""
 
 import gzip
 import hashlib
@@ -22,7 +22,7 @@ MEDIA_TYPES = {
 COMMENTS = re.compile(
     rb"^[ \t]*(?:/\*\*(?:[^*]|\*(?!/))*\*/|//[^\n]*)\n|/\*\* @(?:type|param) [^*\n]*\*/ ?", re.MULTILINE
 )
-"""Lines of a module that are nothing but comments, and types inside of lines, which a browser need not load."""
+"""Lines of a module with nothing but comments, and types inside of lines, which a browser need not load."""
 
 LAYOUT = re.compile(rb"/\*(?:[^*]|\*(?!/))*\*/|^[ \t]+", re.MULTILINE)
 """Comments and indentation of a stylesheet, likewise."""
@@ -69,12 +69,12 @@ def page_files() -> PageFiles:
 
 
 async def get_shell(request: Request) -> web.StreamResponse:
-    """The one document of the page, the same at each of its addresses; its script sees which it is."""
+    """Return the one document of the page, the same at each of its addresses; its script sees which it is."""
     return answer_file(request, page_files().shell)
 
 
 async def get_asset(request: Request) -> web.StreamResponse:
-    """A module, the stylesheet or a picture; nothing at the address of another version."""
+    """Return a module, the stylesheet or a picture; nothing at the address of another version."""
     files = page_files()
     file = files.assets.get(request.in_path["path"])
     if file is None or request.in_path["version"] != files.version:
@@ -106,7 +106,7 @@ POLICY = (
     "media-src https: http:; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-"""Only files of the page itself, no text that becomes markup or script (Trusted Types), and recordings of calls."""
+"""Allows the page's own files and recordings of calls only, and no text that becomes markup or script (Trusted Types)."""
 FEATURES = ("accelerometer", "camera", "display-capture", "geolocation", "gyroscope", "microphone", "payment", "usb")
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -119,7 +119,7 @@ HEADERS = {
 
 
 def add_headers(response: web.StreamResponse) -> None:
-    """Add them to an answer that is about to be sent, an error's included; only assets may be kept."""
+    """Add the headers to an answer that is about to be sent, errors included; only assets may be cached."""
     response.headers.update(HEADERS)
     if "immutable" not in response.headers.get("Cache-Control", ""):
         response.headers["Cache-Control"] = "no-store"

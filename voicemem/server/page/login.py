@@ -1,12 +1,12 @@
 """The page's login: which requests its paths answer, signing in, and cookies in place of keys (docs/page.md).
 
 Only requests of the page itself are answered, at an address that the operator named. This is the rule of Go's
-`CrossOriginProtection`, stricter by one step: reads must come from the page as well. A cookie goes with the requests of
-every port of a host, and of anyone who bends a name to it (DNS rebinding); none of them is ours.
+`CrossOriginProtection`, stricter by one step: reads must come from the page as well. A browser sends a cookie to every
+port of a host, and to any name that resolves to it (DNS rebinding); such requests are not the page's.
 
-A browser has one cookie for each project that it is signed in to: `<key id>.<expiry>.<mac>`. The mac is made with a
-secret that is derived from the hash of the key, so that no session token stands for a cookie, and no cookie for a
-token; it dies with the key, and needs no table.
+A browser has one cookie for each project that it is signed in to: `<key id>.<expiry>.<mac>`. The MAC is made with a
+secret derived from the hash of the key, so that no session token can be used as a cookie, and no cookie as a token; it
+ends with the key, and needs no table.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PageOrigin(NamedTuple):
         raise Refused("foreign_host", NAME_IT if self.named is None else OTHER_NAME)
 
     def check_sender(self, method: str, headers: Mapping[str, str]) -> None:
-        """Check that the page itself sends a request, whose host was checked. Raises `Refused` (`foreign_origin`)."""
+        """Check that the page itself sends a request whose host was checked. Raises `Refused` (`foreign_origin`)."""
         site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
         if site not in (None, "same-origin"):
             raise Refused("foreign_origin", ANOTHERS)
@@ -67,7 +67,7 @@ class PageOrigin(NamedTuple):
             raise Refused("foreign_origin", "The page sends what it changes as application/json.")
 
     def is_https(self, host: str | None, origin: str | None) -> bool:
-        """Return whether the browser sees the page over https: only a proxy knows, so it is what the operator says."""
+        """Return whether the browser sees the page over https: only a proxy knows, so the operator's word counts."""
         if self.named is None or not self.named.startswith("https:"):
             return False
         return origin == self.named or (
@@ -76,7 +76,7 @@ class PageOrigin(NamedTuple):
 
 
 def host_name(host: str | None) -> str:
-    """Return the name in a `Host` header, without its port; empty where there is none."""
+    """Return the name in a `Host` header, without its port; empty if there is none."""
     match = HOST.match(host or "")
     return match[1].strip("[]").lower() if match else ""
 
@@ -90,7 +90,7 @@ READ_NEEDED = "This key may only send events. To look at calls, sign in with one
 
 
 class SignedIn(Struct, frozen=True):
-    """A valid cookie, and what its holder may do."""
+    """A valid cookie, and the rights of its holder."""
 
     name: str
     number: int
@@ -116,7 +116,7 @@ class PageCookies:
         return f"{grant.key_id}.{expires_s}.{mac(secret, grant.key_id, expires_s)}", expires_s
 
     async def read(self, cookies: Mapping[str, str]) -> list[SignedIn]:
-        """Return the valid cookies of a request, in the order of their numbers; of a project the one that lasts."""
+        """Return the valid cookies of a request by number; of a project's cookies the one that lasts longest."""
         valid: dict[str, SignedIn] = {}
         for number in range(MAX_PROJECTS):
             for name in (f"{SECURE_NAME}{number}", f"{NAME}{number}"):
@@ -126,7 +126,7 @@ class PageCookies:
         return list(valid.values())
 
     async def verify(self, name: str, number: int, value: str) -> SignedIn | None:
-        """Return what a cookie opens; None for one that is not ours, has expired, or whose key was revoked."""
+        """Return the grant of a cookie; None for one that is not ours, has expired, or whose key was revoked."""
         match, now_s = VALUE.match(value), self.access.clock() // 1000
         if match is None or not now_s < (expires_s := int(match[2])) <= now_s + LIFE_S:
             return None
@@ -141,14 +141,14 @@ class PageCookies:
 
 
 def mac(secret: bytes, key_id: str, expires_s: int) -> str:
-    """Return the proof that a cookie was made here, by a holder of the hash of this key."""
+    """Return the MAC of a cookie, made with the hash of a key."""
     return hmac.digest(hmac.digest(secret, b"page", "sha256"), f"{key_id}.{expires_s}".encode(), "sha256").hex()
 
 
 def free_number(cookies: Mapping[str, str], signed_in: list[SignedIn], project: str) -> int:
-    """Return the number of the cookie for a project: its own, else an unused one, else one that is not valid.
+    """Return the number of the cookie for a project: its own, else an unused one, else an invalid one's.
 
-    Others are left alone, since a service on another port of the host has its cookies in the same place.
+    Others are left alone, since a service on another port of the host shares the browser's cookies.
     """
     own = [one.number for one in signed_in if one.grant.project == project]
     taken = {number for number in range(MAX_PROJECTS) for name in (NAME, SECURE_NAME) if f"{name}{number}" in cookies}
@@ -183,13 +183,13 @@ class ShownProject(Struct, frozen=True):
 
 
 class ShownSession(Struct, frozen=True):
-    """The login state of the page: if it has to ask for a key, and what it may show."""
+    """The login state of the page: whether it has to ask for a key, and the projects that it may show."""
 
     signed_in: bool
     keys_required: bool
     projects: list[ShownProject]
     key_command: str | None
-    """Makes a key; on this machine alone, since it names the store."""
+    """The command that makes a key; shown on this machine only, since it names the store."""
 
 
 class SignOutQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -218,7 +218,7 @@ class Login:
         return needed
 
     async def admit(self, request: Request) -> Grant:
-        """Return what the sender may do, in the project of the path, or else the first one. Raises `Refused`."""
+        """Return the grant of the sender in the project of the path, or else the first one. Raises `Refused`."""
         needed = await self.check(request)
         project = request.in_path.get("project")
         if not needed:
@@ -235,11 +235,11 @@ class Login:
         return one.grant
 
     async def renew(self, request: Request, response: web.StreamResponse) -> None:
-        """Give who uses the page a new cookie in time; called when an answer is about to be sent."""
+        """Renew a cookie before it expires; called when an answer is about to be sent."""
         one = request.get(RENEWED)
         if one is None:
             return
-        with suppress(Refused, StoreUnavailable):  # the answer stands all the same
+        with suppress(Refused, StoreUnavailable):  # the answer is sent all the same
             value, _ = await self.cookies.make(one.grant)
             set_cookie(response, one.name, value)
 
@@ -273,7 +273,7 @@ class Login:
         return response
 
     async def sign_out(self, request: Request) -> web.StreamResponse:
-        """Take the cookies away again; others that the key has let in stay in until it is revoked."""
+        """Remove the cookies; other browsers with the key stay signed in until it is revoked."""
         await self.check(request)
         project = parse_query(request, SignOutQuery).project
         response = web.Response(status=204)
@@ -284,7 +284,7 @@ class Login:
 
 
 def set_cookie(response: web.StreamResponse, name: str, value: str, max_age: int = LIFE_S) -> None:
-    """Give the browser a cookie, for the page's paths alone; with `max_age` 0 take it away."""
+    """Set a cookie for the page's paths only; with `max_age` 0 remove it."""
     secure = name.startswith(SECURE_NAME)
     cookie = SimpleCookie({name: value})[name]
     attributes = {"max-age": str(max_age), "path": "/ui", "samesite": "Strict", "httponly": "true"}

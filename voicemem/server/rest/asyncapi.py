@@ -127,7 +127,7 @@ def ingest_channel(messages: list[str]) -> JsonObject:
 
 
 def frame_messages() -> JsonObject:
-    """Describe what another stack's sender sends: what is in a frame is for the stack to say."""
+    """Describe the messages of another stack's sender: the stack defines the content of its frames."""
     fields = {name: field for name, field in inline(FrameEvent)["properties"].items() if name in ENVELOPE_FIELDS}
     payload = {"type": "object", "properties": fields, "required": ["frame"], "not": {"required": ["type"]}}
     return {

@@ -30,9 +30,9 @@ ROUTES = Routes()
 
 TURN_HEADER, ITEM_HEADER, IGNORED_HEADER = "Voicemem-Turn-Id", "Voicemem-Item", "Voicemem-Ignored"
 MAX_LISTED = 32
-"""The most messages that the header names of those that were not taken."""
+"""The most ignored messages that the header names."""
 MODELS_S = 5.0
-"""How long the LLM has to list its models."""
+"""How long the LLM may take to list its models."""
 FAILURE_CODE = web.RequestKey("failure_code", str)
 
 
@@ -199,7 +199,7 @@ async def answer_streamed(
 ) -> web.StreamResponse:
     """Send each chunk as an event. Raises `VoicememError` and `CancelledError`, the former only before the first."""
     # The head goes out with the first chunk, so an error before it can still be an HTTP status. After it there are
-    # four ways out: the end; an error, and a drain, each as a last chunk that says so; and a caller that has hung up.
+    # four ways out: the end; an error, and a drain, each as a last chunk that says so; and a client that has hung up.
     # Of these only a cancellation without a drain is raised.
     response: web.StreamResponse | None = None
     try:
@@ -224,19 +224,19 @@ async def answer_streamed(
     except ConnectionError:
         if response is None:
             raise asyncio.CancelledError from None
-        return response  # the caller has hung up, or was cut off because it did not read
+        return response  # the client has hung up, or was cut off because it did not read
     await write_quietly(response, b"")
     return response
 
 
 async def write_quietly(response: web.StreamResponse, data: bytes) -> None:
-    """Write data, or the end if it is empty; a caller that has hung up is ignored."""
+    """Write data, or the end if it is empty; a client that has hung up is ignored."""
     with suppress(ConnectionError):
         await (response.write(data) if data else response.write_eof())
 
 
 def reply_headers(session_id: str, llm_request: LlmRequest | ToolLoop) -> dict[str, str]:
-    """Return the headers: session, turn and item, which events about this reply must name; what was not taken."""
+    """Return the headers: session, turn and item, which events about this reply must name; and ignored messages."""
     names = {SESSION_HEADER: session_id, TURN_HEADER: str(llm_request.turn_id)}
     if llm_request.ignored:
         names[IGNORED_HEADER] = ", ".join(f"messages[{index}]" for index in llm_request.ignored[:MAX_LISTED])
@@ -244,7 +244,7 @@ def reply_headers(session_id: str, llm_request: LlmRequest | ToolLoop) -> dict[s
 
 
 class Model(Struct, frozen=True):
-    """A model of the operator's LLM, with whatever that says of it."""
+    """A model of the operator's LLM, with all fields that the LLM gives."""
 
     id: str
     object: str = "model"

@@ -32,9 +32,9 @@ ROUTES = Routes()
 LARGE_CHARACTERS = 256 * 1024
 """Characters of messages from which on a context is made and sent in pieces."""
 TOOL_BYTES = 500
-"""As how many a tool call counts, beside those of its arguments and result."""
+"""The bytes that a tool call counts besides its arguments and result."""
 LARGE_MESSAGES = 1_000
-"""Messages of a memory from which on a context waits in the fair queue; of fewer it costs no more than to wait."""
+"""Messages of a memory from which on a context waits in the fair queue; with fewer it costs no more than waiting."""
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
 ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
 Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
@@ -159,9 +159,9 @@ def body_of(
     state_of: Callable[[ContextSelection], SummaryState | None] | None,
     selection: ContextSelection,
 ) -> tuple[bytes | JsonObject, int, bool]:
-    """The body, as JSON unless it is large, with its usage where `state_of` says how its summary stands.
+    """Return the body, as JSON unless it is large, and with its usage if `state_of` gives the state of its summary.
 
-    With it come the size that it takes while it is sent in pieces, and whether the same is made of this memory again.
+    Also return the size that it takes while it is sent in pieces, and whether this memory always gives the same body.
     """
     size = selection.characters
     if size > LARGE_CHARACTERS:
@@ -185,7 +185,7 @@ def options_of(query: ContextQuery) -> ContextOptions:
 
 
 def memory_from_query(query: ContextQuery) -> context.ContextConfig | None:
-    """Return the policy, and what of earlier calls, a query names. Raises `Refused` (`invalid_query`)."""
+    """Return the policy, and the recall of earlier calls, that a query names. Raises `Refused` (`invalid_query`)."""
     memory = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
     try:
         context.check_context(memory)

@@ -41,7 +41,7 @@ from voicemem.transcript.turns import ToolMarks, TurnMarks
 ROUTES = Routes()
 KEPT_ETAGS = 500
 FEW = 4
-"""So few messages are encoded at once, even while others wait."""
+"""Up to this many messages are encoded on the spot, even while other requests wait."""
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -190,7 +190,7 @@ def memory_of(stream: Stream) -> SessionMemory:
 
 
 class Large(NamedTuple):
-    """A large answer: what it is made of, and its bytes."""
+    """A large answer: its parts, and its approximate size."""
 
     parts: Iterable[Any]
     size: int
@@ -206,7 +206,7 @@ async def read_at_once(
     is_large: Callable[[ReadModel], bool],
     reader: Reader,
 ) -> tuple[Stream, Made]:
-    """Return what `make` returns for the read model, and the session's row of the same moment."""
+    """Return the session's row, and the result of `make` for the read model of the same moment."""
 
     async def look() -> tuple[tuple[Stream, Made], int]:
         row = stream
@@ -230,7 +230,7 @@ async def answer_with(
     head: Callable[[Stream], Struct] | None = None,
     headers: Mapping[str, str] = NOTHING,
 ) -> web.StreamResponse:
-    """Answer with the JSON array that `make` makes as the field of this name, after those of `head`."""
+    """Answer with the fields of `head`, then the JSON array from `make` in the field `name`."""
     with reader_of(request, stream) as reader:
         stream, made = await read_at_once(request, stream, make, is_large, reader)
         fields = {} if head is None else asdict(head(stream))
@@ -241,7 +241,7 @@ async def answer_with(
 
 
 def make_contents(query: HistoryQuery, read_model: ReadModel) -> bytes | Large:
-    """The messages that a query selects, as JSON if they are not large."""
+    """Return the messages that a query selects, as JSON unless they are large."""
     if not (query.open or read_model.has_large_answer):
         return read_model.encode_messages(query.fields, first_shown(query, read_model.current_messages()))
     messages = read_model.messages(unfinished=query.open)  # a list of its own: it is sent while the memory changes
@@ -260,7 +260,7 @@ def first_shown(query: HistoryQuery, messages: Sequence[Message]) -> int:
 
 
 def is_at_hand(query: HistoryQuery, read_model: ReadModel) -> bool:
-    """True if nearly all messages that a query selects were encoded before."""
+    """Return whether nearly all messages that a query selects were encoded before."""
     if query.open or read_model.has_large_answer:
         return False
     few = FEW if read_model.characters <= ENCODED_AT_ONCE else 0

@@ -32,7 +32,7 @@ ROUTES = Routes()
 HOOKS = Tag("hooks", "Inbound webhooks: those of other stacks' platforms, and their signing secrets.")
 HOOK = "/v1/hooks/{dialect}/secret"
 MAX_START_BYTES = 256 * 1024
-"""A longer webhook asks nothing at the start of a call."""
+"""A longer webhook is no question at the start of a call."""
 NOT_TAKEN = (
     "The webhook has no valid signature of its project, or an old one; where no secret is set for its dialect, it needs"
     " a key of the project with the scope ingest, or read at the start of a call."
@@ -135,14 +135,14 @@ def start_in(dialect: str, body: bytes) -> CallStart | None:
         return None
     try:
         return asks.read(json_object(body, MAX_START_BYTES))
-    except MalformedFrame:  # which is said to senders that show a credential
+    except MalformedFrame:  # which is reported to senders with a credential
         return None
 
 
 async def answer_start(
     request: Request, query: HookQuery, dialect: str, body: bytes, start: CallStart
 ) -> web.StreamResponse:
-    """Answer in time, without what is known where the store is slow or away. Raises `Refused`, and `RateLimited`."""
+    """Answer in time, without data about the caller if the store is slow. Raises `Refused`, and `RateLimited`."""
     services = request.services
     starts, project, user_id = services.caller_variables, query.project or DEFAULT_PROJECT, None
     variables, result = starts.nothing, "late"
@@ -165,9 +165,9 @@ async def answer_start(
 async def address_of(
     request: Request, query: HookQuery, dialect: str, body: bytes, verify: Verify, scope: str = "ingest"
 ) -> HookAddress:
-    """Return where a webhook belongs, if its sender may send it. Raises `Refused`, and `RateLimited`.
+    """Return the address of a webhook, if its sender may send it. Raises `Refused`, and `RateLimited`.
 
-    A sender without a valid signature or key gets one answer, whether the project is there, and has a secret, or not.
+    A sender without a valid signature or key gets the same answer whether or not the project exists and has a secret.
     """
     services, names = request.services, (query.session_id, query.user_id)
     project = query.project or DEFAULT_PROJECT
@@ -192,7 +192,7 @@ async def address_of(
 
 
 async def key_of(request: Request, signed: bool) -> Grant:
-    """Return the grant of the caller's key. Raises `Refused`, and `RateLimited`."""
+    """Return the grant of the sender's key. Raises `Refused`, and `RateLimited`."""
     access, limits = request.services.access, request.services.limits
     authorization = request.headers.get("Authorization")
     try:

@@ -1,7 +1,7 @@
 """Session reports of LiveKit's agents, which upload them to `LIVEKIT_OBSERVABILITY_URL` (docs/livekit-agents.md).
 
-An upload is a form of a header in protobuf, with what the agent says of the call as JSON, of the history, and of a
-recording. The first two are taken as a webhook of the dialect; the recording, traces, logs and metrics are not kept.
+An upload is a form with a header in protobuf, which has the agent's facts about the call as JSON, the history, and a
+recording. The first two are stored as a webhook of the dialect; the recording, traces, logs and metrics are not kept.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ UPLOAD = f"/v1/hooks/{LIVEKIT_AGENTS.name}/{{project}}/observability"
 PLACES = {"project": Name, "signal": Name}
 PROTOBUF, FORM, ANY = "application/x-protobuf", "multipart/form-data", "application/octet-stream"
 MAX_RECORDING_BYTES, RECORDING_S = 1024**3, 600
-"""A recording is read, and not kept, up to so much, and for so long."""
+"""The most bytes and seconds for which a recording is read, and not kept."""
 ROOM_ID, JOB_ID, SUMMARY = 1, 8, 11
 """Fields of LiveKit's `MetricsRecordingHeader`."""
 VARINT, SIZED, FIXED = 0, 2, {1: 8, 5: 4}
-"""How protobuf writes a value, and how long those of a fixed length are."""
+"""Protobuf's wire types, and the lengths of those with a fixed one."""
 RETRY_TYPE = b"type.googleapis.com/google.rpc.RetryInfo"
 UNAVAILABLE, RETRY_DELAY_S = 14, 5
 MALFORMED = "An upload is a form of a header, and a chat_history unless the session records no transcript."
@@ -59,7 +59,7 @@ async def take_report(request: Request) -> web.StreamResponse:
         async with asyncio.timeout(RECORDING_S):
             await skip(request.content.iter_any(), MAX_RECORDING_BYTES)
         return answer
-    except (StoreUnavailable, RateLimited):  # an agent tries again only if it is asked in its own form
+    except (StoreUnavailable, RateLimited):  # an agent tries again only if it is told so in its own form
         return web.Response(status=503, body=retry_info(), content_type=PROTOBUF)
 
 
@@ -97,7 +97,8 @@ async def parts_of(request: Request) -> MultipartReader:
 
 
 async def read_part(parts: MultipartReader, name: str) -> bytes:
-    """Read the next part of a form, of this name; empty if there is none. Raises `Refused`, `InvalidFrame`."""
+    """Read the next part of a form, which must have this name; empty if there is none. Raises `Refused`,
+    `InvalidFrame`."""
     try:
         part = await parts.next()
         if part is None:
@@ -124,7 +125,7 @@ async def skip(pieces: AsyncIterator[bytes], most: int) -> None:
 
 
 def report_of(header: bytes, history: bytes) -> bytes:
-    """The report as JSON: what the header says of the call, and its history. Raises `Refused`."""
+    """Return the report as JSON: the header's facts about the call, and its history. Raises `Refused`."""
     about = texts_of(header)
     try:
         summary = orjson.loads(about.get(SUMMARY, b"{}"))
@@ -137,7 +138,7 @@ def report_of(header: bytes, history: bytes) -> bytes:
 
 
 def texts_of(message: bytes) -> dict[int, bytes]:
-    """The texts, bytes and messages in a protobuf message, by the number of their fields. Raises `Refused`."""
+    """Return the texts, bytes and messages in a protobuf message, by field number. Raises `Refused`."""
     texts: dict[int, bytes] = {}
     place = 0
     try:
@@ -157,7 +158,7 @@ def texts_of(message: bytes) -> dict[int, bytes]:
 
 
 def varint_at(message: bytes, place: int) -> tuple[int, int]:
-    """The number that begins at a place of a protobuf message, and where it ends."""
+    """Return the number that begins at a place in a protobuf message, and where it ends."""
     value = 0
     for shift in range(0, 70, 7):
         value |= (message[place] & 0x7F) << shift
@@ -168,11 +169,11 @@ def varint_at(message: bytes, place: int) -> tuple[int, int]:
 
 
 def retry_info() -> bytes:
-    """A `google.rpc.Status` that asks to try again later."""
+    """Return a `google.rpc.Status` that asks to try again later."""
     delay = field(1, field(1, RETRY_DELAY_S))
     return field(1, UNAVAILABLE) + field(3, field(1, RETRY_TYPE) + field(2, delay))
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """A field of a protobuf message whose number, value and length are below 16, 128 and 128."""
+    """Return a field of a protobuf message; its number, value and length must be below 16, 128 and 128."""
     return bytes([number << 3, value]) if isinstance(value, int) else bytes([number << 3 | SIZED, len(value)]) + value

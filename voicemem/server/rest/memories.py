@@ -166,7 +166,7 @@ async def keep_memories(request: Request) -> KeptMemories | KeptIds:
 
 
 def given_in(body: JsonObject) -> list[GivenMemory]:
-    """The memories of a body. Raises `Refused`, and says which of them it is about."""
+    """Return the memories of a body. Raises `Refused`, which names the invalid one."""
     if "memories" not in body:
         return [converted(body, GivenMemory)]
     try:

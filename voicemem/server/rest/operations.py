@@ -253,7 +253,7 @@ async def service_figures(request: Request) -> ServiceFigures:
 
 
 async def nodes_of(services: Services) -> list[ServiceNode]:
-    """The nodes of a store that may have several; none where it has only this process."""
+    """Return the nodes of a store that may have several; none if it has only this process."""
     own = services.node.shown_token()
     if not own:
         return []

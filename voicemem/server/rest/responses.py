@@ -25,11 +25,11 @@ from voicemem.store.streams import Stream
 
 ROUTES = Routes()
 NOT_TAKEN = ("background", "conversation", "prompt", "context_management", "image")
-"""Fields that mean what the gateway does not do."""
+"""Fields whose features the gateway does not have."""
 ROLES = ("user", "assistant", "system", "developer")
 TEXT_PARTS = ("input_text", "output_text", "text")
 ENDS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""The reasons why an answer is incomplete: a completion's word and a response's."""
+"""The reasons why an answer is incomplete: a completion's word, and a response's."""
 
 
 class ResponseRequest(Struct, frozen=True):
@@ -113,7 +113,7 @@ def read_response_request(payload: JsonObject) -> ChatTurn:
 
 
 def read_fields(payload: JsonObject) -> JsonObject:
-    """The other fields, as a chat completion has them. Raises `Refused` (`invalid_field`)."""
+    """Return the other fields in the form of a chat completion. Raises `Refused` (`invalid_field`)."""
     renamed = ("tools", "tool_choice", "reasoning", "text", "stream_options", "store")
     names = {"model", "stream"} | (PASSED_ON - set(renamed))
     fields = {name: value for name, value in payload.items() if name in names and value is not None}
@@ -148,7 +148,7 @@ def object_in(holder: JsonObject, name: str) -> JsonObject:
 
 
 def read_tools(tools: Any) -> list[JsonObject]:
-    """The functions of a request. Raises `Refused` (`invalid_field`) for tools that OpenAI runs itself."""
+    """Return the functions of a request. Raises `Refused` (`invalid_field`) for tools that OpenAI runs itself."""
     functions = []
     for place, tool in enumerate(tools if isinstance(tools, list) else [None]):
         if not isinstance(tool, dict) or tool.get("type") != "function":
@@ -159,7 +159,7 @@ def read_tools(tools: Any) -> list[JsonObject]:
 
 
 def read_choice(choice: Any) -> Any:
-    """The choice of tools that the LLM may call, as a chat completion says it. Raises `Refused` (`invalid_field`)."""
+    """Return the choice of tools in the form of a chat completion. Raises `Refused` (`invalid_field`)."""
     if isinstance(choice, str):
         return choice
     kind = choice.get("type") if isinstance(choice, dict) else None
@@ -172,7 +172,7 @@ def read_choice(choice: Any) -> Any:
 
 
 def read_items(items: list[Any]) -> list[JsonObject]:
-    """The messages of items; an agent's words and the tools called with them are one message. Raises `Refused`."""
+    """Return the messages of items; an agent's words and its tool calls are one message. Raises `Refused`."""
     messages: list[JsonObject] = []
     for place, item in enumerate(items):
         kind = item.get("type", "message") if isinstance(item, dict) else None
@@ -205,7 +205,7 @@ ITEMS = "Items are messages, function calls, their outputs and reasoning; send w
 
 
 def read_content(content: Any, place: int) -> Any:
-    """The content of an item: its text, or its parts. Raises `Refused` (`invalid_field`)."""
+    """Return the content of an item: its text, or its parts. Raises `Refused` (`invalid_field`)."""
     if isinstance(content, str | None):
         return content
     if not isinstance(content, list):
@@ -229,7 +229,7 @@ def read_content(content: Any, place: int) -> Any:
 
 
 class OutputItem:
-    """A message or a tool call of a response, as far as it has come."""
+    """A message or a tool call of a response, as far as it was received."""
 
     def __init__(self, place: int, id: str, kind: str) -> None:
         self.place = place
@@ -326,7 +326,7 @@ class ResponseFormat(chat.ChatFormat):
         }
 
     def add(self, data: bytes) -> Iterator[JsonObject]:
-        """Add a chunk, or a whole completion; the events that it gives."""
+        """Add a chunk, or a whole completion, and yield its events."""
         completion = decode_completion(data)
         self.model = completion.model if isinstance(completion.model, str) else self.model
         self.usage = usage_of(completion) or self.usage

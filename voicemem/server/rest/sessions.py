@@ -1,8 +1,8 @@
 """Sessions: create, list, read, change, end, erase; lists with a few figures of each memory, once or as they change.
 
-A list that is followed is read again at most once a second, and only after something was journaled, or when it is due
-anyway. What was sent is kept as a digest of each row, so a slow reader takes no memory. A page costs the same however
-many calls there are.
+A followed list is read again at most once a second, and only after something was journaled, or when it is due anyway.
+Of the rows that were sent only digests are kept, so a slow reader takes no memory. A page costs the same however many
+calls there are.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ async def answer_page(
     ends_short: bool = False,
     total: bytes = b"",
 ) -> web.StreamResponse:
-    """Answer with a page of sessions, of which `at_once` are read and written at a time.
+    """Answer with a page of sessions, reading and writing `at_once` of them at a time.
 
-    It ends early once it has `MAX_PAGE_BYTES`, and with `ends_short` where fewer are found than were asked for.
+    It ends early once it has `MAX_PAGE_BYTES`, and with `ends_short` if a read finds fewer than requested.
     """
 
     async def read_piece(count: int, cursor: str | None) -> tuple[bytes, int, str | None, bool]:
@@ -202,7 +202,7 @@ LiveListData = Overview | SessionGone | TailCut
 
 
 class SentRow(NamedTuple):
-    """The row of a session that a reader has."""
+    """A session's row that was sent to a reader."""
 
     session_id: str
     place: tuple[int, int]
@@ -236,7 +236,7 @@ async def wait_for(event: asyncio.Event, at_most_s: float) -> None:
 
 @contextmanager
 def noted_changes(services: Services, project: str) -> Iterator[asyncio.Event]:
-    """Yield what is set when anything may have changed in the sessions of a project."""
+    """Yield an event that is set when anything may have changed in the sessions of a project."""
     changed, feed, listeners = asyncio.Event(), services.recorder.feed, services.sessions.list_listeners
 
     def on_commit(appended: Iterable[AppendResult]) -> None:
@@ -259,7 +259,7 @@ def noted_changes(services: Services, project: str) -> Iterator[asyncio.Event]:
 async def changed_rows(
     services: Services, session_filter: SessionFilter, sent: dict[int, SentRow]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what has changed on the page since it was sent; `sent` is brought up to date."""
+    """Yield the rows of the page that have changed since they were sent; `sent` is updated."""
     met: set[int] = set()
     cursor: str | None = None
     while True:
@@ -406,7 +406,7 @@ async def list_sessions(request: Request, query: SessionsQuery) -> web.StreamRes
 
 
 async def within_reach(request: Request, query: SessionsQuery) -> SessionsQuery:
-    """Return the part of a query that its caller may list. Raises `Refused` (`forbidden`) where a token asks more."""
+    """Return the query within the client's scope. Raises `Refused` (`forbidden`) if it exceeds a token's scope."""
     reach = await token_scope(request)
     if reach is None:
         return query
@@ -447,7 +447,7 @@ async def change_session(request: Request, stream: Stream) -> SessionInfo:
 
 
 async def require_creator(request: Request, stream: Stream) -> None:
-    """Raise `Refused` (`forbidden`) unless the caller has `admin`, or the key that created the session."""
+    """Raise `Refused` (`forbidden`) unless the client has `admin`, or the key that created the session."""
     grant = request.grant
     if grant.allows("admin") or grant.key_id is None:
         return

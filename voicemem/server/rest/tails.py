@@ -154,9 +154,9 @@ async def stream_events(
     encode: Callable[[list[T]], Iterator[bytes]],
     is_cut: Callable[[], bool],
 ) -> web.StreamResponse:
-    """Answer with batches as server-sent events, until the reader has hung up, for which an empty one looks.
+    """Answer with batches as server-sent events, until the client has hung up, which an empty batch checks.
 
-    The last event says why they end, where `is_cut` says that it is too early. Raises `Refused` (`draining`).
+    If they end too early (`is_cut`), the last event says why. Raises `Refused` (`draining`).
     """
     if request.services.draining.is_set():
         raise Refused("draining")
@@ -192,7 +192,7 @@ async def stream_events(
 
 
 def encode_in_pieces(items: list[TailItem]) -> Iterator[bytes]:
-    """Encode items of a tail, in pieces of `CHUNK_BYTES`. Empties the list, so that a slow reader costs one copy."""
+    """Encode items of a tail, in pieces of `CHUNK_BYTES`; empty the list, so that a slow reader costs one copy."""
     items.reverse()
     waiting = bytearray()
     while items:
@@ -205,7 +205,7 @@ def encode_in_pieces(items: list[TailItem]) -> Iterator[bytes]:
 
 
 def encode_item(item: TailItem) -> bytes:
-    """Encode one item; an item without content only says where the tail stands."""
+    """Encode one item; an item without content only gives the cursor of the tail."""
     content = item.content
     if content is None:
         return sse.encode(id=item.cursor)

@@ -140,7 +140,7 @@ async def fields_now(request: Request, endpoint: Endpoint) -> JsonObject:
 
 
 def endpoint_of(request: Request) -> tuple[str, str]:
-    """Return the caller's project and the id of the endpoint that the path names. Raises `Refused`."""
+    """Return the client's project and the id of the endpoint that the path names. Raises `Refused`."""
     endpoint_id = request.in_path["id"]
     if not SESSION_ID.match(endpoint_id):
         raise Refused("invalid_field", "An id is 1 to 128 characters of A-Za-z0-9._:-.")
@@ -172,7 +172,7 @@ async def create_webhook(request: Request, body: NewWebhook) -> WebhookWithSecre
     new = Endpoint(key=0, stream=None, public_only=True, **{"secret": None, **disabled, **values})
     created = await request.services.webhooks.create(request.grant.project, new)
     audit_endpoint(request, "webhook_created", created.id)
-    # Of a new one there are no counts, and its secret is shown only now: nothing may fail.
+    # A new endpoint has no counts, and its secret is shown only now: nothing may fail.
     return WebhookWithSecret(**endpoint_fields(created, EndpointCounts()), secret=created.secret or "")
 
 

@@ -225,7 +225,7 @@ async def apply_to_data(request: Request, event: MemoryData) -> JsonObject:
 
 
 def of_user(route: Route[Any]) -> Route[Any]:
-    """The route of a session's document as that of a user's, which the user's sessions share."""
+    """Return the route of a session's document as that of a user's, which the user's sessions share."""
     return route._replace(
         path=route.path.replace("/sessions/{id}/", "/users/{user_id}/"),
         codes=tuple(code for code in route.codes if code != "no_user"),
