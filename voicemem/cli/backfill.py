@@ -20,13 +20,13 @@ MAY_REOPEN = (CLOSED, "idle")
 
 
 class Backfill:
-    """Imports calls into a service, and counts what becomes of them. What is sent twice is there once."""
+    """Imports calls into a service, and counts the results. A call that is sent twice is stored once."""
 
     def __init__(self, vendor: past_calls.Vendor, service: RestClient, on_step: Callable[[int], None]) -> None:
         self.dialect = vendor.dialect
         self.service = service
         self.on_step = on_step
-        """Called with how many calls have been dealt with since."""
+        """Called with the number of calls processed since the last time."""
         self.may_read = True
         self.imported: set[str] = set()
         self.known: set[str] = set()
@@ -35,7 +35,7 @@ class Backfill:
         self.refused: list[tuple[str, str]] = []
 
     async def take(self, call: past_calls.PastCall) -> None:
-        """Import one call, unless the memory has it. Raises what would be so for every call."""
+        """Import one call, unless the memory has it. Raises an error that every call would get."""
         try:
             if call.id is not None and await self.is_known(session_id_of(call.id)):
                 self.known.add(session_id_of(call.id))
@@ -52,7 +52,7 @@ class Backfill:
         self.on_step(1)
 
     async def is_known(self, session_id: str) -> bool:
-        """Return whether the memory has a call, as far as the key may ask: then it need not be read."""
+        """Return whether the memory has a call, so that it need not be read; False if the key may not read."""
         if not self.may_read:
             return False
         try:
@@ -148,7 +148,7 @@ def import_calls(
 
 @contextmanager
 def reported(backfill: Backfill) -> Iterator[None]:
-    """Say at the end what became of the calls. Raises `CommandFailed` if any is refused."""
+    """Print a summary at the end. Raises `CommandFailed` if any call is refused."""
     try:
         yield
     finally:

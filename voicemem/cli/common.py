@@ -35,9 +35,9 @@ from voicemem.store.copying import NO_ROOM, CopyFailed, full_disk
 PREFIX = "VOICEMEM_"
 VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")
 OF_ORCHESTRATORS = re.compile(r"VOICEMEM_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)\Z")
-"""Variables that Kubernetes makes for services whose names begin with voicemem."""
+"""Variables that Kubernetes sets for services whose names begin with voicemem."""
 ALIKE = 0.77
-"""How alike two variables are, without the prefix, of which one is meant."""
+"""The similarity, without the prefix, from which on an unknown variable counts as a misspelt one."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -88,7 +88,7 @@ run = uvloop.run
 
 
 def run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command that Ctrl-C ends, or a reader that has seen enough (`| head`): neither is an error.
+    """Run a command that ends by Ctrl-C, or when its reader closes the pipe (`| head`): neither is an error.
 
     SIGINT raises `KeyboardInterrupt` at once. The runner's own handler, which is set before, only cancels the task,
     which does not help while the task waits in a write to a full pipe (`voicemem tail | less`). And a shell without job
@@ -108,7 +108,7 @@ def run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
 
 
 def check_rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
-    """A flag's address of the REST API. Raises `BadParameter` for any other."""
+    """Return a flag's URL of the REST API. Raises `BadParameter` for another kind of URL."""
     if url.startswith(("ws://", "wss://")):
         raise click.BadParameter(f"{url} is the address of an ingest; the REST API has its own, http://HOST:PORT.")
     try:
@@ -118,7 +118,7 @@ def check_rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
 
 
 def variable_option(flag: str, variable: str, text: str, *names: str, **kind: Any) -> Callable[[Command], Command]:
-    """An option that an environment variable may set as well. The help shows both, and the default."""
+    """Return an option that an environment variable may set as well. The help shows both, and the default."""
     shows_default = "default" in kind
     return click.option(flag, *names, envvar=variable, show_envvar=True, show_default=shows_default, help=text, **kind)
 
@@ -153,7 +153,7 @@ class Server(NamedTuple):
         return run(send())
 
     def entries(self, path: str, name: str, **query: Any) -> Iterator[Any]:
-        """The entries of a list, page by page."""
+        """Yield the entries of a list, page by page."""
         cursor: str | None = ""
         while cursor is not None:
             page = self.ask("GET", path, query={**query, "cursor": cursor or None})
@@ -166,7 +166,7 @@ ATTEMPTS, LONG_S = 6, 120.0
 
 
 async def ask_again(rest: RestClient, method: str, path: str, query: Mapping[str, Any] | None, body: Any = None) -> Any:
-    """Send one of many requests, again where a server is busy or away. Raises `RequestRefused`, `Unreachable`."""
+    """Send one of many requests; retry if the server is busy or away. Raises `RequestRefused`, `Unreachable`."""
     headers = None if body is None else {"Content-Type": "application/json"}
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -180,7 +180,7 @@ async def ask_again(rest: RestClient, method: str, path: str, query: Mapping[str
 
 
 def rest_options(command: Command) -> Callable[..., Any]:
-    """The flags of commands that ask the REST API; a command gets them as `server`."""
+    """Add the flags of commands that use the REST API; the command gets them as `server`."""
 
     @wraps(command)
     def with_server(*values: Any, url: str, key: str | None, **options: Any) -> Any:
@@ -205,7 +205,7 @@ def progress(length: int, label: str, **options: Any) -> Any:
 
 @contextmanager
 def counting(label: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar of steps whose number shows itself on the way; yields what adds some to those that are done."""
+    """A progress bar for an unknown number of steps; yields a function that adds finished ones."""
     with progress(1, label, show_pos=True) as bar:
 
         def note(steps: int) -> None:
@@ -217,7 +217,7 @@ def counting(label: str) -> Iterator[Callable[[int], None]]:
 
 
 def number_of(count: int, what: str) -> str:
-    """A number of things, such as `1 file` and `1,200 memories`."""
+    """Return a number of things as text, such as `1 file` and `1,200 memories`."""
     if count == 1:
         return f"1 {what}"
     return f"{count:,} {what[:-1]}ies" if what.endswith("ry") else f"{count:,} {what}s"
@@ -228,12 +228,12 @@ def filled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_secret(prompt: str) -> str:
-    """A secret that is typed unseen, or a line of standard input."""
+    """Return a secret that is typed unseen, or read from a line of standard input."""
     return (click.prompt(prompt, hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
 
 
 def unknown_variables(context: click.Context, environment: Iterable[str]) -> list[str]:
-    """The variables no command knows. Raises `CommandFailed` for one that is nearly a setting, or is a flag."""
+    """Return the variables that no command knows. Raises `CommandFailed` for one that resembles a setting or flag."""
     root = context.find_root().command
     commands = root.commands.values() if isinstance(root, click.Group) else [root]
     known = {option.envvar: option for command in commands for option in command.params if option.envvar}
@@ -252,7 +252,7 @@ def flag_name(flag: str) -> str:
 
 
 def sqlite_path(store: str, in_memory: str) -> str:
-    """The file of a --store. `in_memory` is the error for `memory:`, which has no file."""
+    """Return the file of a --store. `in_memory` is the error for `memory:`, which has no file."""
     if store == MEMORY_STORE:
         raise CommandFailed(in_memory)
     if store.startswith(POSTGRESQL_PREFIXES):
@@ -264,31 +264,31 @@ def sqlite_path(store: str, in_memory: str) -> str:
 
 
 def lines_shown(text: str) -> str:
-    """A text without hidden characters, and with no other white space than spaces and line feeds."""
+    """Return a text without hidden characters, and with no other white space than spaces and line feeds."""
     return "\n".join(strip_invisible(text).splitlines()).expandtabs(4)
 
 
 def line_shown(text: str) -> str:
-    """A text without hidden characters on one line; its spaces stay."""
+    """Return a text without hidden characters on one line; its spaces stay."""
     return lines_shown(text).replace("\n", " ")
 
 
 def json_shown(value: Any, indent: int | None = None) -> str:
-    """A value as JSON with hidden characters escaped, and where the output is not in UTF-8 everything beyond ASCII."""
+    """Return a value as JSON with hidden characters escaped; all beyond ASCII if the output is not UTF-8."""
     has_all = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, ensure_ascii=not has_all, indent=indent)
     return HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def end_at_sigterm() -> None:
-    """Have SIGTERM end a command as Ctrl-C does, so that nothing of what it was about to write is left behind."""
+    """Let SIGTERM end a command as Ctrl-C does, so that no unfinished file is left behind."""
     if threading.current_thread() is threading.main_thread():  # a program may run commands in others
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 @contextmanager
 def written_file(output: Path | None, force: bool) -> Iterator[BinaryIO]:
-    """A new file for its owner alone, or standard output. Raises `CommandFailed` if it exists, unless by `force`."""
+    """A new file for its owner alone, or standard output. Raises `CommandFailed` if it exists, unless with `force`."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -64,7 +64,7 @@ def copy(source: str, target: str, dry_run: bool) -> None:
             move(ours, theirs, mark, target)
         except copying.Differs as error:
             CommandFailed(str(error)).show()
-            raise click.exceptions.Exit(3) from None  # the copy was made, and is not what the source is
+            raise click.exceptions.Exit(3) from None  # the copy is complete, and differs from the source
     audit("copy", COMMAND_LINE, None, store=shown_store(source), to=shown_store(target))
     click.echo(f"{shown_store(target)} is the store now; {shown_store(source)} is no longer served")
 
@@ -86,7 +86,7 @@ def move(source: copying.CopyEnd, target: copying.CopyEnd, mark: copying.CopyMar
 
 
 def check_stores(source: str, target: str) -> None:
-    """Raise `CommandFailed` for stores between which nothing is copied."""
+    """Raise `CommandFailed` for stores that cannot be copied into each other."""
     for store in (source, target):
         if store == MEMORY_STORE:
             raise CommandFailed("A store in memory ends with its server, so it cannot be copied.")
@@ -99,12 +99,12 @@ def check_stores(source: str, target: str) -> None:
 
 
 HISTORIES, EVENTS = 100, 10_000
-"""How many sessions are folded, spread over all of them, and how many events of each."""
+"""How many sessions, spread over all of them, are folded, and how many events of each."""
 PAGE = 1_000
 
 
 async def compare_histories(source: copying.CopyEnd, target: str, volume: copying.Volume) -> int:
-    """Fold some sessions from both ends, but for damaged ones; how many there were. Raises `Differs`."""
+    """Fold some sessions from both ends, except damaged ones; return their number. Raises `Differs`."""
     store = open_store(target, exclusive=False, unfinished=True)
     try:
         count = 0
@@ -133,7 +133,7 @@ async def compare_histories(source: copying.CopyEnd, target: str, volume: copyin
 
 @contextmanager
 def shown_progress(label: str, begun: copying.CopyMark) -> Iterator[copying.Report]:
-    """Show on standard error what is reported, from `begun` on, in events of all events."""
+    """Show progress on standard error, from `begun` on, as events out of all events."""
     total = max(begun.volume.events, 1)
     if sys.stderr.isatty():
         with click.progressbar(length=total, label=label, file=sys.stderr, item_show_func=figures) as bar:
@@ -143,7 +143,7 @@ def shown_progress(label: str, begun: copying.CopyMark) -> Iterator[copying.Repo
 
             show(begun)
             bar.start = time.time()
-            bar.avg = []  # what an earlier run has done says nothing about the speed of this one
+            bar.avg = []  # the work of an earlier run says nothing about the speed of this one
             yield show
             bar.update(total - bar.pos)
         return

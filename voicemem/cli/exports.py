@@ -83,7 +83,7 @@ async def fetch_call(session: str, server: Server, form: FormatName) -> str:
 
 
 def document_writer(name: FormatName, output: Path | BinaryIO, force: bool) -> Callable[[JsonObject], None]:
-    """A function that writes the documents of an export: into a folder, each to a file, or one after another."""
+    """Return a function that writes the documents of an export: one file each in a folder, or one after another."""
     form, is_first = FORMATS[name], True
 
     def write(line: JsonObject) -> None:
@@ -93,7 +93,7 @@ def document_writer(name: FormatName, output: Path | BinaryIO, force: bool) -> C
         document, session = line["document"], line["session_id"]
         text = msgspec.json.encode(document).decode() + "\n" if form.is_json else str(document)
         if isinstance(output, Path):
-            # The name is made here: what a server calls a file must not lead out of the folder.
+            # The name is made here: a name from a server must not lead out of the folder.
             with written_file(output / file_name(session.replace("/", "%2F"), name), force) as file:
                 file.write(text.encode())
         else:
@@ -106,7 +106,7 @@ def document_writer(name: FormatName, output: Path | BinaryIO, force: bool) -> C
 async def write_lines(
     server: Server, path: str, query: JsonObject, counted: tuple[str, ...], write: Callable[[JsonObject], Any]
 ) -> JsonObject:
-    """Write the lines of an export as they come, with a bar that counts those of some types; the last line."""
+    """Write the lines of an export as they come, with a bar that counts those of some types; return the last line."""
     line: JsonObject = {}
     with progress(1, "exporting") as bar:
         async with server.client() as rest, aclosing(read_lines(rest, path, query)) as lines:
@@ -196,7 +196,7 @@ async def is_known(server: Server, user_id: str) -> bool:
 
 
 def stored_of(server: Server, user_id: str) -> tuple[int, int]:
-    """How many calls and memories are stored of a user, and of the other id of the same person."""
+    """Return how many calls and memories are stored of a user, and of the other id of the same person."""
     places = ((user_path(user_id, "/sessions"), "sessions"), (user_path(user_id, "/memories"), "memories"))
     calls, memories = (sum(1 for _ in server.entries(path, name)) for path, name in places)
     return calls, memories

@@ -1,7 +1,7 @@
 """The log: lines of text, or of JSON for log collectors. It never contains what was said on a call.
 
-Messages and fields are voicemem's own, without payloads. The text of an exception may quote what it failed on, so an
-exception is logged by type and place, with its text only if that comes from voicemem or the operating system.
+Messages and fields are voicemem's own, without payloads. The text of an exception may quote the data that it failed on,
+so an exception is logged by type and place, with its text only if that comes from voicemem or the operating system.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def configure_logging(form: str, level: str, stream: TextIO | None = None) -> lo
 
 
 def add_fields(handler: logging.Handler, fields: Callable[[], dict[str, Any]]) -> None:
-    """Add fields to all that is logged: the ids of the trace in a span, the node's token while it has one."""
+    """Add fields to all log records: the ids of the trace in a span, the node's token while it has one."""
 
     def add(record: logging.LogRecord) -> bool:
         vars(record).update(fields())
@@ -98,7 +98,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def quoted(value: object) -> str:
-    """A value as it is, or as JSON if it could be read as more than one: names of producers may hold line breaks."""
+    """Return a value as it is, or as JSON if it could be read as several: names of producers may hold line breaks."""
     text = str(value)
     return text if PLAIN.fullmatch(text) else json.dumps(text)
 

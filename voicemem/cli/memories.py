@@ -62,7 +62,7 @@ def search(server: common.Server, as_json: bool, **body: Any) -> None:
 
 
 def day_of(said_ms: int | None) -> str:
-    """The day and the time (UTC) at which something was said; the number itself where no calendar has it."""
+    """Return the day and the time (UTC) at which something was said; the number itself if no calendar has it."""
     if said_ms is None:
         return "-"
     try:

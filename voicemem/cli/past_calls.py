@@ -1,4 +1,4 @@
-"""Calls that are over, as vendors have them: in saved files, and in their APIs, page by page."""
+"""Past calls of vendors: in saved files, and in the vendors' APIs, page by page."""
 
 import asyncio
 import os
@@ -45,14 +45,14 @@ class Unreadable(Exception):
 
 
 class PastCall(NamedTuple):
-    """A call, or a webhook of one, and where it stands."""
+    """A call, or a webhook of one, and where it comes from."""
 
     name: str
     """The file, or the vendor's id of the call."""
     id: str | None
     """The vendor's id, where it is known beforehand."""
     read: Callable[[], Awaitable[Any]]
-    """Reads its JSON. Raises `Unreadable`, and `CommandFailed` for what would be so for every call."""
+    """Reads its JSON. Raises `Unreadable`, and `CommandFailed` for an error that every call would get."""
 
 
 async def at_once(value: Any) -> Any:
@@ -65,7 +65,7 @@ async def at_once(value: Any) -> Any:
 
 
 def find_files(path: Path) -> list[tuple[Path, str]]:
-    """The files of a folder and its folders, each with its name there; or the one file. Raises `CommandFailed`."""
+    """Return the files of a folder and its subfolders, with their names there; or one file. Raises `CommandFailed`."""
     if path.is_file():
         return [(path, path.name)]
     files = sorted(one for one in path.rglob("*") if one.suffix.lower() in SUFFIXES and one.is_file())
@@ -75,7 +75,7 @@ def find_files(path: Path) -> list[tuple[Path, str]]:
 
 
 def calls_in(file: Path, name: str) -> Iterator[PastCall]:
-    """The calls and webhooks of a file: one as JSON, a list of them, or one a line."""
+    """Yield the calls and webhooks of a file: one as JSON, a list of them, or one a line."""
     try:
         raw = file.read_bytes().removeprefix(BOM)
     except OSError as error:
@@ -114,15 +114,15 @@ class Vendor(NamedTuple):
     variable: str
     """The environment variable with its key, as its own SDK has it."""
     header: tuple[str, str]
-    """The header with the key, and what is in front of it there."""
+    """The header with the key, and the prefix of the key there."""
     id: str
     """The field with the id of a call."""
     request: Callable[[int, str | None], ApiRequest]
-    """Asks for the page at a cursor of the calls that began since a time, Unix ms."""
+    """Makes the request for a page, at a cursor, of the calls that began since a time, Unix ms."""
     page: Callable[[Any], ApiPage]
-    """Reads a page. Raises `KeyError`, `TypeError`, `ValueError` for what is not one."""
+    """Reads a page. Raises `KeyError`, `TypeError`, `ValueError` for anything else."""
     path: str | None
-    """The path of one call, in front of its id; None where pages have all of each."""
+    """The path of one call, up to its id; None if pages have the calls complete."""
 
 
 def page_of(calls: str, cursor: str, answer: Any) -> ApiPage:
@@ -168,7 +168,7 @@ VENDORS = {
 
 
 def check_base_url(url: str) -> None:
-    """Raise `CommandFailed` for an address to which no vendor's key may be sent."""
+    """Raise `CommandFailed` for an address that a vendor's key may not be sent to."""
     try:
         check_url(url, EVERYWHERE)  # the operator's own networks too
     except Refused as refused:
@@ -179,7 +179,7 @@ def check_base_url(url: str) -> None:
 
 
 def read_key(vendor: Vendor, file: Path | None) -> str:
-    """The vendor's key, from a file or the environment. Raises `CommandFailed`, which never quotes it."""
+    """Return the vendor's key, from a file or the environment. Raises `CommandFailed`, which never quotes it."""
     if file is None:
         key, place = os.environ.get(vendor.variable, "").strip(), vendor.variable
     else:
@@ -202,10 +202,10 @@ class VendorApi:
         self.url = url.rstrip("/")
         self.http = http
         self.pause_s = pause_s
-        """After the first attempt that failed."""
+        """The pause after the first failed attempt."""
 
     async def calls(self, since_ms: int) -> AsyncGenerator[list[PastCall], None]:
-        """The calls that began since then, page by page. Raises `CommandFailed`."""
+        """Yield the calls that began since then, page by page. Raises `CommandFailed`."""
         seen, cursor = set[str](), None
         while True:
             request = self.vendor.request(since_ms, cursor)
@@ -236,7 +236,7 @@ class VendorApi:
             raise Unreadable(str(refused)) from None
 
     async def ask(self, request: ApiRequest) -> Any:
-        """The JSON of an answer, asked for again if that may help. Raises `VendorRefused`, `CommandFailed`."""
+        """Return the JSON of an answer, retrying if that may help. Raises `VendorRefused`, `CommandFailed`."""
         for attempt in range(ATTEMPTS):
             status, pause_s = None, exponential_s(attempt, self.pause_s, LONGEST_PAUSE_S)
             try:
@@ -260,7 +260,7 @@ class VendorApi:
         raise kind(f"{self.describe(request)}: {failure} Run the command again later: it continues.")
 
     async def send(self, request: ApiRequest) -> tuple[int, str | None, bytes]:
-        """The status, `Retry-After` and body of an answer."""
+        """Return the status, `Retry-After` and body of an answer."""
         async with self.http.request(
             request.method, self.url + request.path, params=request.query, json=request.body, allow_redirects=False
         ) as response:

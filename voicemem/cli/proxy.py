@@ -24,7 +24,7 @@ SAME = (
     *("ingest_url", "key", "insecure", "tls_cert", "tls_key"),
     *("connect_timeout", "drain_timeout", "buffer_bytes", "max_calls", "key_grace"),
 )
-"""Options that are settings as they are."""
+"""Options that are passed on as settings unchanged."""
 
 
 HELP = {
@@ -53,7 +53,7 @@ NUMBERS = {"connect_timeout": float, "drain_timeout": float, "key_grace": float,
 
 
 def setting(name: str) -> Callable[[Command], Command]:
-    """The option of a setting, with its default: --listen is VOICEMEM_PROXY_LISTEN, unless it has another variable."""
+    """Return the option of a setting: --listen is VOICEMEM_PROXY_LISTEN, unless it has another variable."""
     kind: dict[str, Any] = {"multiple": name in REPEATED, "type": NUMBERS.get(name)}
     default = getattr(DEFAULTS, "rest_url" if name == "url" else name, None)
     if default is not None:

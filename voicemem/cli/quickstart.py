@@ -110,7 +110,7 @@ def quickstart(
 
 
 def ask(question: str, usual: str, asks: bool, check: Callable[[str], object]) -> str:
-    """The answer to a question, which is asked again until `check` takes it."""
+    """Return the answer to a question, which is asked again until `check` accepts it."""
 
     def checked(answer: str) -> str:
         try:
@@ -128,7 +128,7 @@ def check_reach(answer: str) -> None:
 
 
 def chosen(store: str, reach: str, webhook_url: str) -> service.Settings:
-    """The settings that the answers mean. Raises `CannotStart` where `serve` would not take them."""
+    """Return the settings for the answers. Raises `CannotStart` if `serve` would not accept them."""
     usual, hooked = service.Settings(), webhook_url != service.NO_WEBHOOK
     store = re.sub(f"^{service.SQLITE_PREFIX}~/", f"{service.SQLITE_PREFIX}{Path.home()}/", store)
     host = service.ANY_HOST if reach == "network" else usual.rest.host
@@ -158,5 +158,5 @@ def settings_text(file: Path, settings: service.Settings) -> str:
 
 
 def text(value: str) -> str:
-    """A text in TOML, whose basic strings are written as those of JSON."""
+    """Return a text in TOML, whose basic strings are written like JSON's."""
     return json.dumps(value, ensure_ascii=False)

@@ -28,24 +28,24 @@ class Heard(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Score(NamedTuple):
-    """The score of one reply: what a transcript has of it."""
+    """The score of one reply: how far a transcript of it is right."""
 
     call: str
     reply: TrueReply
     heard: str | None
-    """None where the transcript does not have the reply."""
+    """None if the transcript does not have the reply."""
     wrong: int
     """Words too many, too few or other ones; in scripts without spaces, characters."""
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text without case and marks, or its characters, in scripts without spaces."""
+    """Return the words of a text without case and marks, or in scripts without spaces its characters."""
     plain = ("".join(filter(str.isalnum, word.casefold())) for word in WORD.findall(text))
     return [word for word in plain if word]
 
 
 def words_wrong(reply: TrueReply, heard: str) -> int:
-    """Words to add, remove or replace until a text ends between the last word that had ended and the last begun."""
+    """Count the words to add, remove or replace until a text ends between the last ended and the last begun word."""
     said = words_of(reply.text)
     least, most = len(said), len(said)
     if reply.cut_ms is not None:
@@ -53,7 +53,7 @@ def words_wrong(reply: TrueReply, heard: str) -> int:
         least = min(least, sum(word.end_ms <= position for word in reply.words))
         most = min(most, sum(word.start_ms < position for word in reply.words))
     costs = list(range(most + 1))
-    """Of each beginning of what was said: how far it is from the words of the text so far."""
+    """By the number of words of the true text: their distance from the words of the heard text so far."""
     for number, word in enumerate(words_of(heard), 1):
         before, costs = costs, [number]
         for place in range(most):
@@ -67,7 +67,7 @@ def packed_calls() -> dict[str, TrueCall]:
 
 
 def calls_of(folder: Path) -> dict[str, TrueCall]:
-    """The true calls of a folder by name. Raises `CommandFailed`."""
+    """Return the true calls of a folder by name. Raises `CommandFailed`."""
     calls = [read_true_call(path) for path in sorted(folder.glob("*.json"))]
     if not calls:
         raise CommandFailed(f"{folder} has no true calls (*.json).")
@@ -75,7 +75,7 @@ def calls_of(folder: Path) -> dict[str, TrueCall]:
 
 
 def read_transcript(file: Path, calls: dict[str, TrueCall]) -> dict[tuple[str, str], str]:
-    """The heard texts of a file by call and item. Raises `CommandFailed` for another file."""
+    """Return the heard texts of a file by call and item. Raises `CommandFailed` for another file."""
     items = {name: {reply.item for reply in call.replies} for name, call in calls.items()}
     heard: dict[tuple[str, str], str] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
@@ -100,7 +100,7 @@ def read_transcript(file: Path, calls: dict[str, TrueCall]) -> dict[tuple[str, s
 
 
 def scores(calls: dict[str, TrueCall], transcript: dict[tuple[str, str], str]) -> Iterator[Score]:
-    """The score of each reply of the calls that a transcript has anything of; nothing was heard of what it lacks."""
+    """Yield the score of each reply of the calls in a transcript; replies that it lacks count as not heard."""
     for name in dict.fromkeys(call for call, _ in transcript):
         for reply in calls[name].replies:
             heard = transcript.get((name, reply.item))
@@ -113,7 +113,7 @@ class Total(NamedTuple):
     name: str
     cut: int
     wrong: float
-    """Words wrong of each on average."""
+    """Wrong words per reply, on average."""
     right: int
     damaged: int
     """Replies heard to their end that the transcript does not have whole."""

@@ -27,12 +27,12 @@ from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem")
 SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key", "hook_secrets", "observe_key")
-"""Settings of which `check-config` shows only that they are set."""
+"""Secret settings: `check-config` shows only that they are set."""
 M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 128 * 1024
-"""Bytes from which on memory is the system's again as soon as it is free (mallopt(3))."""
+"""Blocks of at least so many bytes are returned to the system as soon as they are freed (mallopt(3))."""
 YOUNG_S, DAY_S = 0.01, 86_400
 M_ARENA_MAX, ARENAS = -8, 2
-"""Heaps from which threads allocate: with one for each thread, what one has freed is not used by the others."""
+"""Heaps from which threads allocate: with one for each thread, memory that one has freed is not used by the others."""
 
 
 @click.command(short_help="Run the service.")
@@ -53,7 +53,7 @@ def serve(context: click.Context, /, **values: Any) -> None:
     """
     handler = prepare_process(context, LOG, values)
     run(serve_until_stopped(values, handler))
-    gc.freeze()  # at its end Python would look through all that is left, which takes seconds
+    gc.freeze()  # at exit Python would go through all remaining objects, which takes seconds
 
 
 def prepare_process(context: click.Context, log: logging.Logger, options: dict[str, Any]) -> logging.Handler:
@@ -62,15 +62,15 @@ def prepare_process(context: click.Context, log: logging.Logger, options: dict[s
     handler = logs.configure_logging(options["log_format"], options["log_level"])
     if unknown:
         log.warning("Ignored, since there is no such setting: %s", ", ".join(unknown))
-    # For one busy event loop alongside one thread that commits (measured in bench/README.md). What was imported never
-    # becomes garbage. What lives as long as its session has no cycles, so a full collection finds nothing, and
-    # holds up every ack for half a second where 10,000 sessions are open: let it come once a day. Each collection of
-    # young objects counts towards it; of those see `collect_young`.
+    # For one busy event loop alongside one thread that commits (measured in bench/README.md). Imported modules never
+    # become garbage. Objects that live as long as their session have no cycles, so a full collection finds nothing, and
+    # holds up every ack for half a second when 10,000 sessions are open: let it come once a day. Each collection of
+    # young objects counts towards it; for those see `collect_young`.
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000, 2, int(DAY_S / YOUNG_S))
     sys.setswitchinterval(0.0005)  # for the committing thread; Python's 5 ms are as long as a whole ack takes
-    with suppress(OSError, AttributeError):  # of glibc alone, which otherwise keeps what large texts have taken
+    with suppress(OSError, AttributeError):  # glibc only, which would keep the memory of large texts
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
         library.mallopt(M_ARENA_MAX, ARENAS)
@@ -80,8 +80,8 @@ def prepare_process(context: click.Context, log: logging.Logger, options: dict[s
 async def collect_young() -> None:
     """Background task: collect young objects while they are few, since nothing is acknowledged meanwhile.
 
-    Python triggers a collection by allocations less deallocations. While sessions are packed, so many young objects
-    gather that collecting them takes 10 to 20 ms.
+    Python triggers a collection by allocations minus deallocations. While sessions are packed, so many young objects
+    accumulate that collecting them takes 10 to 20 ms.
     """
     while True:
         await asyncio.sleep(YOUNG_S)
@@ -148,7 +148,7 @@ async def announce(app: App) -> None:
 
 
 def without_user(value: Any) -> Any:
-    """A URL without user and password; anything else unchanged."""
+    """Return a URL without user and password; anything else unchanged."""
     if not isinstance(value, str) or "@" not in value:
         return value
     parts = urlsplit(value)
@@ -163,7 +163,7 @@ async def wait_for_first(*waits: Coroutine[Any, Any, Any]) -> None:
 
 
 def setting_shown(value: Any) -> str:
-    """A setting as the file takes it, without the user of a URL."""
+    """Return a setting in the form of the file, without the user of a URL."""
     if value is None or value == ():
         return "(not set)"
     if isinstance(value, bool):

@@ -38,9 +38,9 @@ REPEATED = {
     "identify": "identify",
     "vapi_assistants": "vapi_assistant",
 }
-"""Settings whose option, which may be repeated, has the name of one."""
+"""Settings with a repeatable option, which has a singular name."""
 ON_OFF = ["on", "off"]
-"""Values that TOML would rather have as true and false, which are taken too."""
+"""Values for which TOML's true and false are accepted too."""
 SOURCES: dict[ParameterSource | None, str] = {
     ParameterSource.COMMANDLINE: "flag",
     ParameterSource.ENVIRONMENT: "environment",
@@ -63,15 +63,15 @@ def renamed(old: str, new: str) -> Any:
 
 
 def read_settings_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Take the settings of a file for what neither flags nor variables set. Raises `CommandFailed`, quoting none.
+    """Read a file for settings that neither flags nor variables set. Raises `CommandFailed`, which quotes no value.
 
-    The file is that of `serve`: a command that takes only some of its settings passes over the others.
+    The file is that of `serve`: a command that has only some of its settings ignores the others.
     """
     if path is None:
         return None
     try:
         table = tomllib.loads(path.read_text("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:  # without what is in it
+    except (OSError, ValueError, RecursionError) as error:  # without quoting the file
         why = error.strerror or error if isinstance(error, OSError) else error
         why = {UnicodeDecodeError: "it is not in UTF-8", RecursionError: "it nests too deeply"}.get(type(error), why)
         raise CommandFailed(f"The settings file {path} cannot be read: {why}.") from None
@@ -109,7 +109,7 @@ config_option = variable_option(
 
 
 def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any:
-    """A value of TOML in the form that the flag takes. Raises `CommandFailed`, which does not quote it."""
+    """Return a value of TOML in the form of the flag. Raises `CommandFailed`, which does not quote it."""
     kind, fits = "a text", isinstance(value, str)
     if getattr(option, "is_flag", False):
         kind, fits = "true or false", isinstance(value, bool)
@@ -178,13 +178,13 @@ RENAMED = {
     "memories_budget": "--extraction-tokens-per-day",
     "memories_ttl": "--memory-retention",
 }
-"""Flags of settings that are called otherwise; a flag that is called as the setting says so."""
+"""The names of flags that differ from those of their settings."""
 CHOICES = {"ui": ON_OFF, "ingest_looks": ON_OFF, "log_format": logs.FORMATS, "log_level": logs.LEVELS}
 HINTS = get_type_hints(service.Settings)
 
 
 def setting(field: str, text: str | None = None) -> Any:
-    """The option of a setting, with its default: a flag, if it has help, and a variable, VOICEMEM_WEBHOOK_URL."""
+    """Return the option of a setting: a flag, if it has help, and a variable, VOICEMEM_WEBHOOK_URL."""
     name, hint, default = REPEATED.get(field, field), HINTS[field], getattr(service.Settings(), field)
     dashed, kind = name.replace("_", "-"), dict[str, Any]()
     if field in CHOICES:

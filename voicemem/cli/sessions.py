@@ -55,7 +55,7 @@ def sessions(server: Server, limit: int, follow: bool, as_json: bool, **conditio
 
 
 async def show(server: Server, query: dict[str, str], limit: int, follow: bool, console: Console | None) -> None:
-    """Show the rows; with `follow` look again and again, and draw the table again, or print what has changed."""
+    """Show the rows; with `follow` keep reading them, and draw the table again or print changed rows."""
     known: dict[str, Row] = {}
     async with server.client(Options()) as rest:
         if not follow and console is None:
@@ -80,7 +80,7 @@ async def show(server: Server, query: dict[str, str], limit: int, follow: bool, 
 
 
 async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncGenerator[Row, None]:
-    """The newest rows, in as many pages as it takes: a page with conditions may be short."""
+    """Yield the newest rows, in as many pages as needed: a page with conditions may be short."""
     cursor: str | None = None
     while limit > 0:
         more = {"fields": "overview", "limit": min(limit, MOST), "cursor": cursor}

@@ -37,7 +37,7 @@ LIMITS = {
 
 
 def limit_options(default: int | None) -> Callable[[common.Command], common.Command]:
-    """The limits of a key; without one of its own it has those of the service."""
+    """Return the options for the limits of a key; without one, the service's limit applies."""
     kind = click.IntRange(0, MAX_INTEGER)
     return common.options(*(click.option(flag, type=kind, default=default, help=text) for flag, text in LIMITS.items()))
 
@@ -52,7 +52,7 @@ def scope_option(default: tuple[str, ...], text: str) -> Callable[[common.Comman
 
 
 def checked_store(store: str, make: bool = False) -> str:
-    """The store of a --store. A file must exist, lest a mistyped one is made, unless it is to be made."""
+    """Return the store of a --store. Unless with `make`, a file must exist, so that a mistyped one is not created."""
     if not store.startswith(POSTGRESQL_PREFIXES):
         path = common.sqlite_path(
             store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead."
@@ -65,7 +65,7 @@ def checked_store(store: str, make: bool = False) -> str:
 
 
 def in_store(store: str, work: Callable[[Store], Awaitable[T]], make: bool = False) -> T:
-    """Work with the store of a --store, on which a server may be running."""
+    """Run `work` on the store of a --store, on which a server may be running."""
     url = checked_store(store, make)
 
     async def work_there() -> T:
@@ -405,6 +405,6 @@ def check_postgresql(store: str, otherwise: str) -> None:
 
 
 async def clock_of(opened: Store) -> int:
-    """The clock that leases are counted by."""
+    """Return the time, Unix ms, by the clock that leases use."""
     there = await opened.read_clock()
     return now_ms() if there is None else there

@@ -1,4 +1,4 @@
-"""`voicemem tail`: a call while it happens, as lines, or as messages that are drawn again where they stand."""
+"""`voicemem tail`: a call while it happens, as lines, or as messages that are redrawn in place."""
 
 import asyncio
 from contextlib import aclosing, nullcontext
@@ -20,13 +20,13 @@ from voicemem.exports.call import one_line
 Key = tuple[str, int]
 """A session, and the key of a message in it."""
 Upsert = tuple[int, int | None, Text]
-"""The key of a message, the key of the one before it, and how it looks."""
+"""The key of a message, the key of the one before it, and its text as shown."""
 MANY = 100
-"""The number of messages of one event from which those that do not fit are dropped."""
+"""From this many messages in one event on, those that do not fit are dropped."""
 
 
 class LiveScreen:
-    """The newest messages of calls, as many as fit; older ones scroll up and stay there as they were last."""
+    """The newest messages of calls, as many as fit; older ones scroll up and stay as they were last shown."""
 
     def __init__(self) -> None:
         self.console = console = Console(highlight=False)
@@ -50,7 +50,7 @@ class LiveScreen:
         return max(1, self.console.height - 1)
 
     def change(self, session: str, removed: list[int], upserts: list[Upsert]) -> None:
-        """Take messages away, and add or change others: each after another one of its call, or first."""
+        """Remove messages, and add or change others, each after another one of its call, or first."""
         for number in removed:
             self.texts.pop((session, number), None)
         self.order = [key for key in self.order if key in self.texts]
@@ -66,7 +66,7 @@ class LiveScreen:
         self.draw()
 
     def place(self, key: Key, after: Key | None) -> None:
-        """Put a message where it belongs: what is new at the end, unless it is after one that is shown."""
+        """Put a message in its place: a new one at the end, unless it follows one that is shown."""
         if key in self.texts:
             self.order.remove(key)
         first = next((index for index, other in enumerate(self.order) if other[0] == key[0]), len(self.order))
@@ -79,7 +79,7 @@ class LiveScreen:
         self.live.update(SegmentLines(lines[-self.rows :], new_lines=True), refresh=True)
 
     def scroll_up(self) -> None:
-        """Let the oldest messages scroll up, as many as do not fit."""
+        """Let the oldest messages scroll up until the others fit."""
         heights = [len(self.texts[key].wrap(self.console, self.console.width)) for key in self.order]
         height, gone = sum(heights), 0
         while gone < len(heights) - 1 and height > self.rows:
@@ -155,7 +155,7 @@ async def print_tail(reader: TailReader, console: Console | None, several: bool,
 
 
 def show_on_screen(event: TailEvent, screen: LiveScreen, several: bool) -> bool:
-    """Draw what changed of the messages on a terminal; False for an event that is shown as a line."""
+    """Draw changed messages on a terminal; return False for an event that is shown as a line."""
     if event.event == "messages":
         session = event.data["session_id"]
         changed = event.data["upserts"]
@@ -212,7 +212,7 @@ def entry_line(data: dict[str, Any]) -> Text:
 
 
 def frame_words(event: dict[str, Any]) -> str:
-    """The dialect of another stack's frame, and its kind, under whichever name that stack has it."""
+    """Return the dialect of another stack's frame, and its kind, under whichever name the stack uses."""
     frame = event.get("frame")
     inner = frame.get("message", frame) if isinstance(frame, dict) else None
     fields = inner if isinstance(inner, dict) else {}

@@ -31,14 +31,14 @@ class TrueWord(Struct, array_like=True, frozen=True, gc=False):
 
 
 class TrueDelta(Struct, array_like=True, frozen=True, gc=False):
-    """The LLM generated more: when, and where the text ended then."""
+    """A step of the LLM's generation: when it came, and where the text ended then."""
 
     at_ms: int
     end: int
 
 
 class Synthesis(Struct, array_like=True, frozen=True, gc=False):
-    """The audio of one more sentence was complete: when, where the sentence ends in the text and in the audio."""
+    """The synthesis of one sentence: when its audio was complete, and where it ends in the text and in the audio."""
 
     at_ms: int
     end: int
@@ -46,7 +46,7 @@ class Synthesis(Struct, array_like=True, frozen=True, gc=False):
 
 
 class PlayedPart(Struct, array_like=True, frozen=True, gc=False):
-    """A reply was played without a gap: from when until when, and from which position of its audio."""
+    """A part of a reply that was played without a gap: from when until when, and from which position of its audio."""
 
     from_ms: int
     until_ms: int
@@ -74,7 +74,7 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
     played: list[PlayedPart]
     alarms: list[FalseAlarm] = []
     cut_ms: int | None = None
-    """The time at which playback stopped for good; None of a reply that was heard to its end."""
+    """The time at which playback stopped for good; None if the reply was heard to its end."""
     source: str = "llm"
     """The origin of its text: `llm`, or `greeting`, which no LLM generates."""
 
@@ -83,7 +83,7 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
         return self.position_at(self.played[-1].until_ms)
 
     def position_at(self, at_ms: int) -> int:
-        """The position in the audio that playback had reached by a time."""
+        """Return the position in the audio that playback had reached by a time."""
         span = next((one for one in reversed(self.played) if one.from_ms <= at_ms), None)
         return 0 if span is None else span.position_ms + min(at_ms, span.until_ms) - span.from_ms
 
@@ -98,7 +98,7 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
         return self.text if self.cut_ms is None else self.heard_until(self.cut_ms)
 
     def heard_until(self, at_ms: int) -> str:
-        """The text through the last word that had ended by a time, and the white space after it."""
+        """Return the text through the last word that had ended by a time, and the white space after it."""
         position = self.position_at(at_ms)
         end = max((word.end for word in self.words if word.end_ms <= position), default=0)
         rest = self.text[end:]
@@ -114,9 +114,9 @@ class TrueUtterance(Struct, frozen=True, omit_defaults=True):
     begin_ms: int
     words: list[TrueWord]
     final_ms: int
-    """The time at which the recogniser was sure."""
+    """The time of the recogniser's final result."""
     noise: bool = False
-    """True for the noise of a false alarm: the recogniser took it back."""
+    """True for the noise of a false alarm, which the recogniser retracted."""
 
 
 class TrueTool(Struct, frozen=True):
@@ -176,14 +176,14 @@ class Kind(NamedTuple):
     says: str
     """The evidence in words, for the help and the tables."""
     at_cut: Callable[[TrueReply, int], JsonObject] = lambda reply, at_ms: {}
-    """Makes the fields that an interrupt at a time states."""
+    """Makes the fields of an interrupt at a time."""
     start: bool = True
     """True if playback events state its start and its end."""
     words: Literal["", "words", "sentences", "clauses"] = ""
-    """The times that are known: of each word, counted in each sentence from 0, or of each clause."""
+    """The known times: of each word, of each word counted from 0 in each sentence, or of each clause."""
     totals: Literal["", "after", "before", "running"] = ""
-    """When `total_audio_ms` is known: when playback ended; after each sentence that was synthesised, with its text or
-    without it."""
+    """When `total_audio_ms` is known: when playback ended; after each synthesised sentence, with its text or
+    without."""
     sentence_dones: bool = False
     """True if there is a `done` wherever a sentence ends."""
     progress: Literal["", "text", "position"] = ""
@@ -215,12 +215,12 @@ def position(reply: TrueReply, at_ms: int) -> JsonObject:
 
 
 def position_by_audio(reply: TrueReply, at_ms: int) -> JsonObject:
-    """The position by a clock that stands still while all that has come of the audio was played."""
+    """Return the position by a clock that stops while no more audio is available."""
     return {**position(reply, at_ms), "estimated": True}
 
 
 def position_by_clock(reply: TrueReply, at_ms: int) -> JsonObject:
-    """The time that playback has taken so far, less the false alarms; that a TTS was late is not known."""
+    """Return the time that playback has taken so far, minus false alarms; delays of the TTS are not known."""
     paused = sum(max(0, min(alarm.until_ms, at_ms) - alarm.at_ms) for alarm in reply.alarms)
     return {"audio_end_ms": max(0, at_ms - reply.played[0].from_ms - paused), "estimated": True}
 
@@ -259,17 +259,17 @@ KINDS = {
         Kind("generated", "everything generated, as if it was heard", generated_text, start=False),
     )
 }
-"""The kinds by name, the best first; the last is what a memory without playback keeps."""
+"""The kinds by name, the best first; the last is the memory without playback."""
 
 
 TOTAL_DELAY_MS = 120
-"""How long after the end of playback the engine says how long the audio was."""
+"""How long after the end of playback the engine reports the length of the audio."""
 WORDS_PER_PARTIAL = 3
 PARTIAL_DELAY_MS = 150
 
 
 def derive(call: TrueCall, kind: Kind) -> list[JsonObject]:
-    """The events of a call in the order in which they happened, with `ts` in Unix ms."""
+    """Return the events of a call in the order in which they happened, with `ts` in Unix ms."""
     events: list[JsonObject] = []
     for utterance in call.utterances:
         events += speech(utterance)
@@ -350,7 +350,7 @@ def timings(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
 
 
 def clauses(text: str, words: list[TrueWord]) -> Iterator[tuple[TrueWord, TrueWord]]:
-    """The first and the last word of each clause: a mark ends it."""
+    """Yield the first and the last word of each clause, which ends with a mark."""
     first = 0
     for place, word in enumerate(words):
         if place == len(words) - 1 or not text[word.end - 1].isalnum():
@@ -364,7 +364,7 @@ def total(reply: TrueReply, end: int, audio_ms: int, with_text: bool) -> JsonObj
 
 
 def progress(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
-    """Reports of playback: after each word, or twice a second."""
+    """Yield reports of playback: after each word, or twice a second."""
     played_ms = reply.position_ms
     if kind.progress == "text":
         for word in reply.words:
@@ -377,7 +377,7 @@ def progress(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
 
 
 def interruptions(call: TrueCall, reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
-    """The false alarms of a reply, and its cut; a hang-up comes with the last progress, or as an interrupt."""
+    """Yield the false alarms of a reply, and its cut; a hang-up comes with the last progress, or as an interrupt."""
     known = {"turn_id": reply.turn_id, "item": reply.item}
     for alarm in reply.alarms:
         yield {"type": "interrupt", "ts": alarm.at_ms, **known, **kind.at_cut(reply, alarm.at_ms)}
@@ -411,7 +411,7 @@ def read_true_call(file: Path) -> TrueCall:
 async def stage(
     call: TrueCall, kind: Kind, session: str | None, server: Server | None, pace: float
 ) -> tuple[TrueCall, str | None, list[JsonObject]]:
-    """Move a call to now, and keep beside its session what is played; the call, its session and its events."""
+    """Move a call to now, and store what is played in its session's data; return call, session and events."""
     call = replace(call, began=now_ms() - round(call.end_ms * (1 - 1 / pace)))
     if server is not None:
         try:
@@ -425,10 +425,10 @@ async def stage(
 
 
 async def keep_beside(call: TrueCall, kind: Kind, session: str | None, rest: RestClient) -> tuple[TrueCall, str]:
-    """Open the session, and put what is played into its data; a call that was begun before keeps its times."""
+    """Open the session, and store what is played in its data; a call that was begun before keeps its times."""
     config = {"name": f"True call: {call.name}", "labels": {"truth": call.name, "evidence": kind.name}}
     opened = session or await create(rest, config)
-    with suppress(RequestRefused):  # it is there, with another configuration
+    with suppress(RequestRefused):  # it exists, with another configuration
         await create(rest, {**config, "session_id": opened})
     path = session_path(opened, "/data")
     with suppress(RequestRefused):  # the key may write only
@@ -444,11 +444,11 @@ async def create(rest: RestClient, config: JsonObject) -> str:
 
 
 NAME = "played"
-"""Its name in the `data`."""
+"""The name of the played call in the `data`."""
 
 
 def played_call(call: TrueCall, evidence: str) -> JsonObject:
-    """The played call, with times in Unix ms, as the `ts` of events. The words of a text, joined, are the text."""
+    """Return the played call, with times in Unix ms, like the `ts` of events. The words of a text, joined, give it."""
     return {
         "call": call.name,
         "evidence": evidence,
@@ -460,7 +460,7 @@ def played_call(call: TrueCall, evidence: str) -> JsonObject:
 
 
 def played_reply(reply: TrueReply, began: int) -> JsonObject:
-    """The reply, with each word as [text, from, until, heard]; times are null where it was not played to its end."""
+    """Return the reply, with each word as [text, from, until, heard]; times are null if it was not played whole."""
     words: list[list[object]] = []
     end = 0
     for text, word in pieces(reply.text, reply.words, reply.cut_ms is None):
@@ -481,7 +481,7 @@ def played_reply(reply: TrueReply, began: int) -> JsonObject:
 
 
 def spoken(utterance: TrueUtterance, began: int) -> JsonObject:
-    """The utterance, with each word as [text, from, until]."""
+    """Return the utterance, with each word as [text, from, until]."""
     begin = began + utterance.begin_ms
     return {
         "turn_id": utterance.turn_id,
@@ -495,7 +495,7 @@ def spoken(utterance: TrueUtterance, began: int) -> JsonObject:
 
 
 def pieces(text: str, words: Sequence[TrueWord], whole: bool = True) -> Iterator[tuple[str, TrueWord]]:
-    """Each word with what is after it; what is after the last may not be known to have been spoken."""
+    """Yield each word with the text after it; the text after the last may not have been spoken."""
     begins = [0, *(word.begin for word in words[1:])]
     rest = text[words[-1].end :] if words and not whole else ""
     ends = [*begins[1:], len(text) - len(rest.lstrip())]

@@ -1,6 +1,6 @@
 """`voicemem demo`: a recorded call through the real service, on real sockets and a real file, shown live.
 
-The same caller calls again: the demo ends with what the LLM then gets of the first call.
+The same caller calls again: the demo ends with the part of the first call that the LLM then gets.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ def recorded_call() -> list[JsonObject]:
 
 
 def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
-    """The call as it was heard: what an interruption cut off is struck out."""
+    """Return the call as it was heard, with the words that an interruption cut off struck out."""
     lines: list[RenderableType] = [render_message(message, styled) for message in contents] or [Text("…", style="dim")]
     return Panel(
         Group(*lines),
@@ -109,7 +109,7 @@ def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: 
 
 
 def render_message(message: dict[str, Any], styled: bool) -> Text:
-    """One message; without styles it is one line, where ~~ marks what was never heard."""
+    """Return one message; without styles it is one line, in which ~~ marks words that were never heard."""
     shown = lines_shown if styled else line_shown
     name, colour = ("caller", "cyan") if message["role"] == "user" else ("agent ", "green")
     text = Text.assemble((f"turn {message['turn_id']} ", "dim"), (f"{name}  ", f"bold {colour}"))
@@ -130,7 +130,7 @@ def render_message(message: dict[str, Any], styled: bool) -> Text:
 
 
 async def show_formats(console: Console, rest: RestClient) -> None:
-    """Show what the next LLM request has of the reply that was cut, for a standard LLM and for a custom one."""
+    """Show how the next LLM request contains the reply that was cut, for a standard LLM and for a custom one."""
     await rest.send("POST", "/v1/sessions", {"session_id": CUSTOM, "llm": CUSTOM_LLM})
     events = [one for one in recorded_call() if one["type"] != "session.end"]
     await rest.send("POST", session_path(CUSTOM, "/events"), events)
@@ -142,7 +142,7 @@ async def show_formats(console: Console, rest: RestClient) -> None:
 
 
 def show_webhook_event(console: Console, event: WebhookEvent, known: Text) -> None:
-    """Show the signatures of the webhook, and what the caller's next call knows."""
+    """Show the signatures of the webhook, and what is known in the caller's next call."""
     payload = event.body["payload"]
     what = f"The webhook: eventType {event.body['eventType']}, {len(payload['contents'])} messages"
     marks = Text()
@@ -154,7 +154,7 @@ def show_webhook_event(console: Console, event: WebhookEvent, known: Text) -> No
 
 
 async def call_again(rest: RestClient) -> Text:
-    """The caller's next call: what they ask, and what the LLM gets of the first call, on one line."""
+    """Return the caller's next call on one line: the question, and what the LLM gets of the first call."""
     await rest.send("POST", "/v1/sessions", {"session_id": AGAIN, **CALLER})
     question = {"type": "asr", "turn_id": 1, "text": ASKED, "final": True}
     await rest.send("POST", session_path(AGAIN, "/events"), [question])

@@ -141,7 +141,7 @@ def optional(kind: Any) -> BodySpec:
 
 
 def body_of(kind: Any) -> BodySpec:
-    """Return the body that a handler takes; it may be left out where all of its fields may."""
+    """Return the body that a handler takes; it may be left out if all of its fields may."""
     return BodySpec({JSON: kind}, required=any(field.required for field in fields(kind)))
 
 

@@ -106,7 +106,7 @@ POLICY = (
     "media-src https: http:; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-"""Allows the page's own files and recordings of calls only, and no text that becomes markup or script (Trusted Types)."""
+"""Allows the page's own files and recordings of calls only; no text becomes markup or script (Trusted Types)."""
 FEATURES = ("accelerometer", "camera", "display-capture", "geolocation", "gyroscope", "microphone", "payment", "usb")
 HEADERS = {
     "Content-Security-Policy": POLICY,

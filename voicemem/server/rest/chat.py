@@ -173,7 +173,7 @@ async def answer(request: Request, stream: Stream, chat_turn: ChatTurn, format: 
     except asyncio.CancelledError:
         if gateway.draining and task.cancelled():
             raise Refused("draining") from None
-        raise  # the caller has hung up
+        raise  # the client has hung up
 
 
 async def cancel_on_hangup(request: Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
