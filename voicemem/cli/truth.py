@@ -460,7 +460,7 @@ def played_call(call: TrueCall, evidence: str) -> JsonObject:
 
 
 def played_reply(reply: TrueReply, began: int) -> JsonObject:
-    """Return the reply, with each word as [text, from, until, heard]; times are null if it was not played whole."""
+    """Return the reply, with each word as [text, from, until, heard]; times are null for a word not played whole."""
     words: list[list[object]] = []
     end = 0
     for text, word in pieces(reply.text, reply.words, reply.cut_ms is None):
