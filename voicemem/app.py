@@ -15,7 +15,7 @@ from voicemem.config import service as rules
 from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings
 from voicemem.context.policy_registry import load_policies
 from voicemem.errors import StoreRuined
-from voicemem.runtime import Clock, MemoryBudget, Runtime
+from voicemem.runtime import Clock, MemoryBudget, Runtime, cancel_all
 from voicemem.security.access import Gate
 from voicemem.server import page
 from voicemem.server.http.application import Application
@@ -153,9 +153,7 @@ class App:
             self.rest_server.close()
         await self.runner.cleanup()
         self.decoding.close()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await cancel_all(self.tasks)
         await self.services.close()
 
 

@@ -6,9 +6,9 @@ import secrets
 import string
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 LETTERS = string.ascii_letters + string.digits
@@ -68,6 +68,14 @@ class TimeSlicer:
 
 
 K = TypeVar("K")
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and return once all of them have ended, however they did."""
+    cancelled = list(tasks)
+    for task in cancelled:
+        task.cancel()
+    await asyncio.gather(*cancelled, return_exceptions=True)
 
 
 async def entries_of(entries: Mapping[K, T]) -> AsyncIterator[tuple[K, T]]:

@@ -34,7 +34,7 @@ from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.quoting import quoted
 from voicemem.protocol.types import MAX_TEXT_BYTES
-from voicemem.runtime import NodeIdentity, Runtime, entries_of
+from voicemem.runtime import NodeIdentity, Runtime, cancel_all, entries_of
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -222,10 +222,7 @@ class Summaries:
 
     async def stop(self) -> None:
         """Cancel the requests in progress; the next process repeats them."""
-        tasks = [job.task for job in self.jobs.values() if job.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(job.task for job in self.jobs.values() if job.task is not None)
 
 
 def now_s() -> float:

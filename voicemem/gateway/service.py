@@ -31,6 +31,7 @@ from voicemem.llm.endpoints import LlmEndpoints
 from voicemem.llm.tokens import ALTERNATING, bare_model_name
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.types import JsonObject
+from voicemem.runtime import cancel_all
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
@@ -212,7 +213,4 @@ class Gateway:
     async def drain(self) -> None:
         """Stop the LLMs; what they have generated so far is in the journal when this returns."""
         self.draining = True
-        running = list(self.running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(self.running)

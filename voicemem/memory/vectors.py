@@ -17,7 +17,7 @@ from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.embeddings import MAX_BATCH, Embedder
 from voicemem.redaction.digit_runs import START
 from voicemem.redaction.texts import Rules, redact_text
-from voicemem.runtime import NodeIdentity, Runtime
+from voicemem.runtime import NodeIdentity, Runtime, cancel_all
 from voicemem.store.port import Store
 from voicemem.store.vectors import TextToEmbed, VectorSupport
 from voicemem.store.vectors import Vectors as StoredVectors
@@ -97,10 +97,7 @@ class QueryVectors:
         return vector
 
     async def close(self) -> None:
-        tasks = [*self.pending.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self.pending.values())
 
 
 class EmbeddingQueue(NamedTuple):

@@ -22,7 +22,7 @@ from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.memory.extraction.prompts import said_between
 from voicemem.protocol.memories import Analysis
-from voicemem.runtime import NodeIdentity, Runtime
+from voicemem.runtime import NodeIdentity, Runtime, cancel_all
 from voicemem.search.passages import DAY_MS
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.nodes import EXTRACTION
@@ -301,10 +301,7 @@ class ExtractionWorker:
 
     async def stop(self) -> None:
         """Cancel the requests in progress; the next process repeats them."""
-        tasks = [job.task for job in self.jobs.values() if job.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(job.task for job in self.jobs.values() if job.task is not None)
 
 
 def analysis_so_far(read_model: ReadModel) -> tuple[Analysis, bool]:
