@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class ErrorSpec(NamedTuple):
-    """The appearance of a code to callers."""
+    """How a code appears to clients."""
 
     status: int
     """HTTP status of the problem document."""
     sentence: str
-    """The sentence to show when nothing more precise can be said."""
+    """The sentence to show when there is no more precise one."""
     close: int | None = None
     """Websocket close code, or None if the connection stays open."""
 
@@ -150,7 +150,7 @@ class Refused(VoicememError):
 
 
 class RateLimited(Refused):
-    """A caller exceeds its rate, and may try again after `retry_after_s` seconds."""
+    """A client exceeds its rate, and may try again after `retry_after_s` seconds."""
 
     def __init__(self, retry_after_s: float, detail: str | None = None) -> None:
         super().__init__("rate_limited", detail)
@@ -158,7 +158,7 @@ class RateLimited(Refused):
 
 
 class QuotaExceeded(Refused):
-    """A project has used up a quota; `retry_after_s` is None where it is not known when it is free again."""
+    """A project has used up a quota; `retry_after_s` is None if it is not known when there is more."""
 
     def __init__(self, quota: str, detail: str, retry_after_s: float | None = None) -> None:
         super().__init__("quota_exceeded", detail)
@@ -181,7 +181,7 @@ class DamagedEntry(StoreUnavailable):
 
 
 class SessionQuarantined(VoicememError):
-    """A session's memory could not be made, or would take too long: it is not tried again by itself."""
+    """A session's memory could not be made, or would take too long: it is not retried automatically."""
 
     def __init__(self) -> None:
         super().__init__("session_set_aside")

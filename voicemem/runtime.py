@@ -138,8 +138,8 @@ class Reader:
     `what` identifies the data, if others may hold the same.
     """
 
-    def __init__(self, room: ReadBudget, owner: str | None, what: Hashable = None) -> None:
-        self.room = room
+    def __init__(self, budget: ReadBudget, owner: str | None, what: Hashable = None) -> None:
+        self.budget = budget
         self.owner = owner
         self.what = self if what is None else what
         self.share: OwnerReaders | None = None
@@ -149,12 +149,12 @@ class Reader:
     def take(self, size: int) -> bool:
         """Hold a number of bytes from now on; return False, and change nothing, if there is no room for them."""
         if self.share is None:
-            self.share = self.room.shares.setdefault(self.owner, OwnerReaders())
+            self.share = self.budget.shares.setdefault(self.owner, OwnerReaders())
             self.share.readers[self] = None
         share, holders = self.share, self.share.holders.setdefault(self.what, {})
         others = max((held for reader, held in holders.items() if reader is not self), default=0)
         added = max(size, others) - max(self.size, others)
-        most = self.room.limit // len(self.room.shares)
+        most = self.budget.limit // len(self.budget.shares)
         if added > 0 and share.used + added > most and next(iter(share.readers)) is not self:
             return False
         holders[self] = self.size = size
@@ -188,8 +188,8 @@ class Reader:
         if share.readers:
             share.wake()
             return
-        del self.room.shares[self.owner]
-        for other in self.room.shares.values():
+        del self.budget.shares[self.owner]
+        for other in self.budget.shares.values():
             other.wake()
 
 

@@ -406,5 +406,5 @@ def check_postgresql(store: str, otherwise: str) -> None:
 
 async def clock_of(opened: Store) -> int:
     """Return the time, Unix ms, by the clock that leases use."""
-    there = await opened.read_clock()
-    return now_ms() if there is None else there
+    store_ms = await opened.read_clock()
+    return now_ms() if store_ms is None else store_ms

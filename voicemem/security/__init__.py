@@ -1,1 +1,1 @@
-"""Access control of callers, rate limits, and the guard of the addresses that the service calls."""
+"""Access control of clients, rate limits, caller ids, and the guard of the addresses that the service calls."""

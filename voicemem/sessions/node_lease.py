@@ -58,11 +58,11 @@ class NodeClock:
     async def correct(self, store: Store) -> None:
         """Measure how far the store's clock is ahead, half a round trip ago. Raises `StoreUnavailable`."""
         sent_ms = self.own()
-        there = await store.read_clock()
+        store_ms = await store.read_clock()
         answered = self.own()
-        if there is None or answered < sent_ms:  # this process's clock was set in between
+        if store_ms is None or answered < sent_ms:  # this process's clock was set in between
             return
-        newest = trip_ms, offset_ms = Measurement(answered - sent_ms, there - (sent_ms + answered) // 2)
+        newest = trip_ms, offset_ms = Measurement(answered - sent_ms, store_ms - (sent_ms + answered) // 2)
         if any(abs(offset_ms - one.offset_ms) > trip_ms + one.round_trip_ms + 1 for one in self.measured):
             self.measured.clear()  # one of the clocks was set
         self.measured.append(newest)

@@ -51,29 +51,29 @@ class Paths:
     def add(self, path: str) -> Endpoint:
         """Return the endpoint of a path, which `{name}` segments make a pattern."""
         parts = path.split("/")
-        holes = tuple(at for at, part in enumerate(parts) if part.startswith("{"))
+        places = tuple(at for at, part in enumerate(parts) if part.startswith("{"))
         if path.endswith(REST_OF_PATH):
-            self.open_shapes = sorted({*self.open_shapes, holes}, reverse=True)
+            self.open_shapes = sorted({*self.open_shapes, places}, reverse=True)
         else:
-            shapes = {*self.shapes[len(parts)], holes}
+            shapes = {*self.shapes[len(parts)], places}
             self.shapes[len(parts)] = sorted(shapes, key=lambda shape: [at in shape for at in range(len(parts))])
-        names = (parts[at][1:].removesuffix(REST_OF_PATH).removesuffix("}") for at in holes)
-        return self.endpoints.setdefault(key_of(parts, holes), Endpoint(path, tuple(names), {}))
+        names = (parts[at][1:].removesuffix(REST_OF_PATH).removesuffix("}") for at in places)
+        return self.endpoints.setdefault(key_of(parts, places), Endpoint(path, tuple(names), {}))
 
     def matches(self, path: str) -> Iterator[tuple[Endpoint, list[str]]]:
         """Yield the endpoints of a path, and the values of their placeholders."""
         parts = path.split("/")
-        candidates = [(parts, holes) for holes in self.shapes.get(len(parts), ())]
-        candidates += [(path.split("/", holes[-1]), holes) for holes in self.open_shapes if len(parts) > holes[-1]]
-        for some, holes in candidates:
-            endpoint = self.endpoints.get(key_of(some, holes))
-            if endpoint is not None and all(some[at] for at in holes):
-                yield endpoint, [some[at] for at in holes]
+        candidates = [(parts, places) for places in self.shapes.get(len(parts), ())]
+        candidates += [(path.split("/", places[-1]), places) for places in self.open_shapes if len(parts) > places[-1]]
+        for some, places in candidates:
+            endpoint = self.endpoints.get(key_of(some, places))
+            if endpoint is not None and all(some[at] for at in places):
+                yield endpoint, [some[at] for at in places]
 
 
-def key_of(parts: list[str], holes: Iterable[int]) -> tuple[str | None, ...]:
+def key_of(parts: list[str], places: Iterable[int]) -> tuple[str | None, ...]:
     key: list[str | None] = [*parts]
-    for at in holes:
+    for at in places:
         key[at] = None
     return tuple(key)
 

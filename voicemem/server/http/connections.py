@@ -91,7 +91,7 @@ class PortConnections:
         self.authenticated: dict[Client, None] = {}
         """The least recently used first."""
         self.by_address: Counter[str | None] = Counter()
-        self.strangers_by_address: Counter[str | None] = Counter()
+        self.unauthenticated_by_address: Counter[str | None] = Counter()
         """The number of `unauthenticated` connections by address."""
         self.received = 0
         """Bytes received from all `unauthenticated` connections."""
@@ -107,7 +107,7 @@ class PortConnections:
             client.turn_away()
             return False
         self.unauthenticated[client] = Arrival(asyncio.get_running_loop().time())
-        self.strangers_by_address[client.address] += 1
+        self.unauthenticated_by_address[client.address] += 1
         self.by_address[client.address] += 1
         return True
 
@@ -119,7 +119,7 @@ class PortConnections:
             if len(self.authenticated) >= self.limits.authenticated and not self.close_idle():
                 self.count_refused()
                 return False
-            self.forget_stranger(client, self.unauthenticated.pop(client))
+            self.forget_unauthenticated(client, self.unauthenticated.pop(client))
         else:
             return False
         self.authenticated[client] = None
@@ -141,7 +141,7 @@ class PortConnections:
         """Remove a closed connection; an unknown one is ignored."""
         arrival = self.unauthenticated.pop(client, None)
         if arrival is not None:
-            self.forget_stranger(client, arrival)
+            self.forget_unauthenticated(client, arrival)
         elif client in self.authenticated:
             del self.authenticated[client]
         else:
@@ -150,16 +150,16 @@ class PortConnections:
         if not self.by_address[client.address]:
             del self.by_address[client.address]
 
-    def forget_stranger(self, client: Client, arrival: Arrival) -> None:
+    def forget_unauthenticated(self, client: Client, arrival: Arrival) -> None:
         self.received -= arrival.received
-        self.strangers_by_address[client.address] -= 1
-        if not self.strangers_by_address[client.address]:
-            del self.strangers_by_address[client.address]
+        self.unauthenticated_by_address[client.address] -= 1
+        if not self.unauthenticated_by_address[client.address]:
+            del self.unauthenticated_by_address[client.address]
 
     def make_room(self) -> bool:
         """Close a connection without a key: the oldest idle one of the address that has the most of them."""
-        most = max(self.strangers_by_address.values(), default=0)
-        crowd = (client for client in self.unauthenticated if self.strangers_by_address[client.address] == most)
+        most = max(self.unauthenticated_by_address.values(), default=0)
+        crowd = (client for client in self.unauthenticated if self.unauthenticated_by_address[client.address] == most)
         if self.close_first(crowd) or self.close_first(self.unauthenticated):
             return True
         largest = max(self.unauthenticated, key=lambda client: self.unauthenticated[client].received, default=None)

@@ -182,7 +182,7 @@ async def address_of(
             raise Refused("forbidden", "The key is of another project.")
         project = named or grant.project
     if not signed and secrets:
-        count_stranger(request)
+        refuse_unauthorized(request)
     key_id = None if grant is None else grant.key_id
     if query.t is None:
         return HookAddress(project, *names, key_id)
@@ -201,12 +201,12 @@ async def key_of(request: Request, signed: bool) -> Grant:
         if signed:
             raise Refused("forbidden", NAMED_BY_KEY) from None
         if authorization is None:
-            count_stranger(request)
+            refuse_unauthorized(request)
         raise Refused("unauthorized", NOT_TAKEN) from None
 
 
-def count_stranger(request: Request) -> NoReturn:
-    """Count a webhook that may not be sent. Raises `Refused` (`unauthorized`), and `RateLimited`."""
+def refuse_unauthorized(request: Request) -> NoReturn:
+    """Refuse a webhook, and count it for its address. Raises `Refused` (`unauthorized`), and `RateLimited`."""
     request.services.limits.count_wrong_key(request.remote)
     raise Refused("unauthorized", NOT_TAKEN)
 

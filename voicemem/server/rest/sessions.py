@@ -318,7 +318,7 @@ class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GivenConfig(SessionConfig, frozen=True, forbid_unknown_fields=True):
-    """A configuration as callers give it; `system_messages` at the top is short for `llm.system_messages`."""
+    """A configuration as clients send it; `system_messages` at the top is short for `llm.system_messages`."""
 
     system_messages: tuple[Annotated[JsonObject, Meta(extra_json_schema=reference("SystemMessage"))], ...] = ()
     """Short for `llm.system_messages`."""

@@ -27,7 +27,7 @@ Secret = Annotated[str, matching(r"^[!-~]{8,256}\Z", PRINTABLE_ASCII, extra_json
 
 
 class NewWebhook(Struct, frozen=True, forbid_unknown_fields=True):
-    """An endpoint as callers give it; without a secret the server generates one."""
+    """An endpoint as clients send it; without a secret the server generates one."""
 
     url: Url
     description: Description = ""
