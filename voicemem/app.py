@@ -144,7 +144,7 @@ class App:
         self.failed.set()
 
     async def stop(self) -> None:
-        """Drain: take nothing new, store and acknowledge what was received, leave deliveries to the next process."""
+        """Drain: accept nothing new, store and acknowledge everything received, leave deliveries to the next start."""
         self.services.draining.set()
         await self.services.gateway.drain()
         await self.ingest.drain()

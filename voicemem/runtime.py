@@ -207,7 +207,7 @@ class MemoryBudget:
         self.memories_in_use = 0
         self.memories_packed = 0
         self.followed = 0
-        """Bytes of what tails have been sent of memories."""
+        """Bytes of the marks of turns and messages that tails were sent."""
         self.evicted_rows = 0
         """How many rows were evicted; memories likewise, below."""
         self.evicted_memories = 0

@@ -226,7 +226,7 @@ def check_ui_origin(settings: Settings) -> None:
 
 
 def check_redactions(names: Sequence[str]) -> None:
-    """Check the names of what is redacted. Raises `CannotStart`."""
+    """Check the names of redactions. Raises `CannotStart`."""
     for name in names:
         if name not in REDACTIONS and not OWN_REDACTION.fullmatch(name):
             known = ", ".join(REDACTIONS)

@@ -310,7 +310,7 @@ def split_secrets(config: JsonObject) -> SessionPatch:
         if section in public and values is None:
             secrets[f"{section}.{key}"] = None
         elif isinstance(values, dict) and key in values:
-            value = values[key]  # a text, or headers, of which the JSON is stored
+            value = values[key]  # a text, or headers, which are stored as JSON
             secrets[f"{section}.{key}"] = (
                 SORTED.encode(drop_nulls(value)).decode() if isinstance(value, dict) else value
             )

@@ -125,7 +125,7 @@ class Callers:
     identify: Mapping[tuple[str | None, str], Identification] = field(default_factory=dict)
 
     async def user_of(self, project: str, dialect: str, caller: Caller) -> str | None:
-        """Return the id of the user who calls, by the facts that the project allows; None if they do not say."""
+        """Return the id of the user who calls, by the facts that the project allows; None if these are missing."""
         facts = await self.allowed(project, dialect) if caller.user or caller.number else Identification()
         if "user" in facts and caller.user is not None:
             return user_id_of(caller.user)

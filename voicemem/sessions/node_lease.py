@@ -38,7 +38,7 @@ HeldLease = tuple[int, str, int]
 
 
 class Measurement(NamedTuple):
-    """A measurement of how far another clock is ahead; the smaller, that is, the faster, the better."""
+    """A measurement of how far another clock is ahead; the one with the shortest round trip is the best."""
 
     round_trip_ms: int
     offset_ms: int

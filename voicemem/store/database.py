@@ -94,7 +94,7 @@ class Connection(ABC):
 
     @abstractmethod
     def send(self, query: str, values: dict[str, Any]) -> Any:
-        """Run a query or a statement; the driver's cursor."""
+        """Run a query or a statement, and return the driver's cursor."""
 
     def row(self, query: str, **values: Any) -> Row | None:
         """Return the first row of a query; None when it has none. Also for statements that return a row."""
@@ -342,7 +342,7 @@ class GroupCommit(Generic[J]):
             self.is_busy = True
             deliver(together, self.commit([queued.job for queued in together]))
             self.is_busy = False
-            first, more, together = None, None, []  # while it waits, the thread holds nothing of what is done
+            first, more, together = None, None, []  # while it waits, the thread holds no finished jobs
 
 
 def deliver(together: list[Queued], results: list[Any]) -> None:

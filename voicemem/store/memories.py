@@ -227,7 +227,7 @@ class MemoryFullText(ABC):
     """The full-text search of an engine over memories: words are in their rows, or in a table of their own."""
 
     columns: Mapping[str, str] = {}
-    """The columns of `memories` that only this engine has, and the SQL of what goes into each."""
+    """The columns of `memories` that only this engine has, and the SQL of their values."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret

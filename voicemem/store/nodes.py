@@ -26,7 +26,7 @@ SELECT_LEFT = f"""
     {SELECT_RUNNING} and s.key in (select stream from producers where node = :node)
     and not exists (select 1 from producers p where p.stream = s.key and p.node is not null and p.node <> :node)
 """
-"""Sessions of which no producer is connected to another node."""
+"""Sessions without a producer that is connected to another node."""
 SELECT_EXPECTED_NOT_ENDED = """
     select 1 from producers where stream = :key and not ended
     and (node is not null or expected_until_ms > :now_ms) limit 1

@@ -107,7 +107,7 @@ class QueryPlan(NamedTuple):
 
 class Overviews(Port):
     async def list_overviews(self, query: SessionFilter, most_looks: int | None = None) -> OverviewPage:
-        """List the same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.
+        """List the same sessions as `Journal.list_sessions`, in the same order, with their saved figures.
 
         A page ends early, with a place to continue from, after `most_looks` sessions (by default `MAX_LOOKS`).
         """

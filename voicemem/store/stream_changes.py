@@ -70,7 +70,7 @@ class Conflict(Exception):
 
 
 class StreamRows(ABC):
-    """Streams, producers and journals of one transaction; the job may change what it gets.
+    """Streams, producers and journals of one transaction; the job may change the objects that it gets.
 
     Each engine has its own way to cache rows, to lock streams and to insert runs.
     """

@@ -178,7 +178,7 @@ class MessageFullText(Port, ABC):
         return self.database.identity["incarnation"]
 
     columns: Mapping[str, str] = {}
-    """The columns of `transcript_messages` that only this engine has, and the SQL of what goes into each."""
+    """The columns of `transcript_messages` that only this engine has, and the SQL of their values."""
 
     def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
         """Return the values of the parameters in `columns`, and the number of indexed words, if it is used."""

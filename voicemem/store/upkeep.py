@@ -1,4 +1,4 @@
-"""Help that engines share: how a store is opened, migrations of its schema, and portions of what is deleted."""
+"""Help that engines share: opening a store, migrations of its schema, and deletion in portions."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator

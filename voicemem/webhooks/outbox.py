@@ -58,7 +58,7 @@ PRODUCT_ID = 17
 def session_fields(
     session_id: str, name: str | None, channel: str | None, labels: dict[str, str], started_ms: int
 ) -> dict[str, Any]:
-    """The fields that every payload has about its session; times are Unix seconds."""
+    """Return the fields that every payload has about its session; times are Unix seconds."""
     return {
         "agent_id": session_id,
         "name": name or "",
@@ -74,7 +74,7 @@ def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -
 
 
 def metrics_payload(session: dict[str, Any], stopped_ms: int, state: State, fields: Contents = "full") -> bytes:
-    """The latencies of each turn that has any, in ms; with `standard` only those that Agora has."""
+    """Return the latencies of each turn that has any, in ms; with `standard` only those that Agora has."""
     metrics = []
     for turn in state.each_turn():
         latencies = latencies_of(turn.latencies or ())
@@ -88,7 +88,7 @@ def metrics_payload(session: dict[str, Any], stopped_ms: int, state: State, fiel
 
 
 def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
-    """The newest latency of each name, in ms, without end-to-end ones."""
+    """Return the newest latency of each name, in ms, without end-to-end ones."""
     newest = {
         latency.name: compact_number(latency.latency_ms) for latency in latencies if not is_end_to_end(latency.name)
     }
@@ -100,7 +100,7 @@ def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
 
 
 def turns_payload(session: dict[str, Any], stopped_ms: int, state: State, fields: Contents = "full") -> bytes:
-    """The first turns, in the shape of `/turns` without false alarms, but with latencies by name, as in Agora's.
+    """Return the first turns, in the shape of `/turns` without false alarms, but with latencies by name, as in Agora's.
 
     With `standard` they have only what Agora's have.
     """
@@ -123,7 +123,7 @@ def turns_payload(session: dict[str, Any], stopped_ms: int, state: State, fields
 
 
 def memories_payload(session: dict[str, Any], ids: Sequence[str], rows: Sequence[MemoryRow]) -> bytes:
-    """Memories that have changed, as they are now, and the ids of those that are not there any more."""
+    """Return changed memories, as they are now, and the ids of removed ones."""
     there = {row.id: row for row in rows if row.removed_ms is None}
     memories = [
         {name: getattr(row, name) for name in ("id", "kind", "text", "user_id", "session_id")}
@@ -141,7 +141,7 @@ def history_payload(
     fields: Contents,
     more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The memory at the close, and `more`; with `standard` each message has only role and content."""
+    """Return the memory at the close, and `more`; with `standard` each message has only role and content."""
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
     start = {key: value for key, value in session.items() if key != "labels"}
     contents = iter(messages) if fields == "full" else map(spoken, messages)
@@ -150,7 +150,7 @@ def history_payload(
 
 
 def tool_objects(state: State) -> Iterator[dict[str, Any]]:
-    """The tool calls in their order, with their results; `result` and `ended` are null while there is none."""
+    """Return the tool calls in their order, with their results; `result` and `ended` are null while there is none."""
     return (
         {
             "turn_id": tool.turn_id,
@@ -267,7 +267,7 @@ def next_delay_s(attempts_made: int, answer: AttemptResult, jitter: float, now_s
 
 
 def retry_after_s(value: str | None, now_s: float | None) -> float:
-    """The seconds that a Retry-After header asks for, at most a day; 0 if it is missing, invalid, or in the past."""
+    """Return the seconds that a Retry-After header asks for, at most a day; 0 if missing, invalid, or in the past."""
     text = (value or "").strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]*)?", text):
         return min(DAY_S, float(text))
@@ -297,7 +297,7 @@ class OutboxWorker:
     """The analysis that goes out with the messages of a session, by its key. It raises `PayloadPending`."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     steps: int = 0
-    """How many payloads were made, and parts of large ones: to wait for a receiver is no work."""
+    """How many payloads, and parts of large ones, were made: waiting for a receiver is no work."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     in_flight_limit: int = REFILL_THRESHOLD
     """The number of attempts at which the next look at the store leaves a URL out."""
@@ -337,7 +337,7 @@ class OutboxWorker:
         self.wake.set()
 
     async def start_due(self, in_flight_limit: int = MAX_IN_FLIGHT) -> int:
-        """Claim what is due for URLs with fewer attempts than `in_flight_limit`, and start it; how many were started.
+        """Claim and start due deliveries to URLs with fewer attempts than `in_flight_limit`; return their number.
 
         The store gives no URL more than are left of `MAX_IN_FLIGHT`, over all nodes.
         """
@@ -397,7 +397,7 @@ class OutboxWorker:
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
     async def frozen_payload(self, delivery: ClaimedDelivery) -> bytes | Body | None:
-        """The payload of a webhook event, made and stored at its first attempt. Raises as `make_payload`.
+        """Return the payload of a webhook event, made and stored at its first attempt. Raises as `make_payload`.
 
         None if the session was erased, or another claim makes it.
         """
@@ -428,7 +428,7 @@ class OutboxWorker:
         return await freeze(part, before=before)
 
     async def make_payload(self, delivery: ClaimedDelivery) -> bytes | Iterator[bytes]:
-        """The payload of a webhook event, from the journal up to the close; later events do not change it.
+        """Return the payload of a webhook event, from the journal up to the close; later events do not change it.
 
         A large one comes in parts, made when they are asked for. Raises `SessionQuarantined`, `StoreUnavailable`,
         `PayloadPending`.
@@ -514,7 +514,7 @@ class OutboxWorker:
 
 
 def describe_endpoint(delivery: ClaimedDelivery) -> str:
-    """The endpoint of a delivery for the log: its owner and host, since a path or query may hold secrets."""
+    """Return the endpoint of a delivery for the log: its owner and host, since a path or query may hold secrets."""
     endpoint = delivery.endpoint
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
     if endpoint.stream is not None:
@@ -523,7 +523,7 @@ def describe_endpoint(delivery: ClaimedDelivery) -> str:
 
 
 def url_host(url: str) -> str:
-    """The host of a URL, without path and query, which may hold a secret."""
+    """Return the host of a URL, without path and query, which may hold a secret."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -531,7 +531,7 @@ def url_host(url: str) -> str:
 
 
 def enclosed(before: bytes, body: Body, after: bytes) -> Body:
-    """A body with something around it."""
+    """Return a body with bytes before and after it."""
 
     async def parts() -> AsyncGenerator[bytes, None]:
         yield before
@@ -545,7 +545,7 @@ def enclosed(before: bytes, body: Body, after: bytes) -> Body:
 def make_attempt_request(
     endpoint: Endpoint, notice_id: str, event_type: int, session_id: str, payload: bytes | Body, now_ms: int
 ) -> AttemptRequest:
-    """An attempt with a frozen payload, whose bytes stay unchanged: only `notifyMs` differs between attempts."""
+    """Return an attempt with a frozen payload, whose bytes stay unchanged: only `notifyMs` differs between attempts."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
     envelope = {"noticeId": notice_id, "productId": PRODUCT_ID, "eventType": event_type, "notifyMs": now_ms}
     before, after = orjson.dumps(envelope | {"sid": session_id})[:-1] + b',"payload":', b"}"

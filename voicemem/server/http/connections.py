@@ -471,7 +471,7 @@ class ProblemHandler(RequestHandler):
 
 
 class InPieces(asyncio.BufferedProtocol):
-    """Hands what comes to a connection in pieces: only with a buffer can a protocol say how much is read at a time.
+    """Passes received bytes to a connection in pieces: only with a buffer can a protocol bound what is read at once.
 
     All connections share the buffer, since each piece is copied out of it at once.
     """

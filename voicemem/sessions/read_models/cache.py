@@ -97,7 +97,7 @@ class ReadModelCache:
         self.count_ignored = count_ignored
         self.cached: OrderedDict[int, ReadModel] = OrderedDict()
         self.ended: OrderedDict[int, None] = OrderedDict()
-        """The keys of those whose sessions have ended, in the same order."""
+        """The keys of ended sessions, in the same order."""
         self.lagging: dict[int, int] = {}
         """Read models to be folded further in the background: by key, the end of the journal at the last look."""
         self.failed: dict[int, int] = {}
@@ -237,7 +237,7 @@ class ReadModelCache:
             await self.evict(but=key)
 
     def note_read(self, stream: Stream, read_model: ReadModel) -> None:
-        read_model.round_position = stream.position  # what comes after a read is not a flood yet
+        read_model.round_position = stream.position  # events after a read are not a flood yet
         if stream.state == "ended":
             self.ended[stream.key] = None
             self.ended.move_to_end(stream.key)
@@ -360,7 +360,7 @@ class ReadModelCache:
         return after
 
     def fold_waiting(self, key: int, read_model: ReadModel) -> None:
-        """Fold what was committed of a session, unless its read model is in use. It never raises."""
+        """Fold a session's committed events, unless its read model is in use. It never raises."""
         self.to_fold.pop(key, None)
         if read_model.lock.locked():
             self.to_fold[key] = read_model  # as the last, so that it holds up no other

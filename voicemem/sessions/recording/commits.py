@@ -58,7 +58,7 @@ class Commits:
     telemetry: InitVar[Telemetry]
     redaction: Redaction | None = None
     webhooks_due: asyncio.Event = field(init=False, default_factory=asyncio.Event)
-    """Set when a session runs again; the services put in their place the event that wakes the outbox."""
+    """Set when a session runs again; the services put the event that wakes the outbox here."""
     answered: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Set while no commit is being answered: closes, of which there may be hundreds, begin after the acks."""
     named: dict[int, tuple[str, str]] = field(init=False, default_factory=dict)
@@ -274,7 +274,7 @@ class CommitFeed:
 
 
 class RefusalLog:
-    """Logs why events were refused. Their sentences name a field, and hold nothing of what was sent."""
+    """Logs why events were refused. The sentences name a field, and quote nothing of the event."""
 
     def __init__(self) -> None:
         self.logged: OrderedDict[tuple[str, str | None], set[str]] = OrderedDict()

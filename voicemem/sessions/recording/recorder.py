@@ -178,7 +178,7 @@ def may_keep(
 
 
 def note_caller(dialect: Dialect, frame: RawFrame, sender: SenderState) -> None:
-    """Note who calls, if a frame says so; a fault of ours in a dialect must not end the call."""
+    """Note a frame's facts about the caller; a fault of ours in a dialect must not end the call."""
     try:
         picked = dialect.caller.pick(frame)
         if not picked or picked == sender.picked:  # most vendors say it once, and some with every frame

@@ -29,7 +29,7 @@ from voicemem.transcript.turns import turn_report
 
 T = TypeVar("T")
 TURN_BYTES, BEHIND_BYTES = 250, 100
-"""Bytes of a turn's marks besides those of its messages; and of a turn of which a reader was sent something else."""
+"""Bytes of a turn's marks besides its messages' marks; and of a turn in which a reader is behind."""
 DIGEST_BYTES = 16
 TURN_ENTRY_BYTES = 150
 """Bytes of a turn's digest, in the memory budget."""
@@ -120,7 +120,7 @@ class Followed(Generic[T]):
         return sum(1 for _ in islice(changed, LARGE_ROWS + 1)) > LARGE_ROWS
 
     def compare(self, reader: Reader, read_model: ReadModel) -> T | None:
-        """Compare a read model with what was seen and sent; None if the session has been erased."""
+        """Return a read model's changes since the last comparison; None if the session has been erased."""
         if read_model.position < self.position:
             return None
         began, changed = time.thread_time(), set(read_model.turns_changed_since(self.position))
@@ -131,7 +131,7 @@ class Followed(Generic[T]):
         return changes
 
     def note_step(self, reader: Reader, position: int, before: dict[int, TurnMarks], sent: Any) -> None:
-        """Note that a reader is sent what has changed, and let the others that had all before be sent the same."""
+        """Note that a reader is sent the changes, and let other readers that are up to date be sent the same."""
         is_level = not (reader.behind or reader.is_new)
         step = Step(position, reader.seen_bytes, before, sent)
         self.position = reader.position = position
@@ -275,7 +275,7 @@ class DetailsReader(Protocol):
 
 
 class TurnChange(NamedTuple):
-    """A turn as it is now, in place of what was sent of it before."""
+    """A turn as it is now, which replaces the earlier one."""
 
     stream: Stream
     row: JsonObject

@@ -361,7 +361,7 @@ def is_retried(error: psycopg.Error) -> bool:
 
 
 def is_lost(connection: PostgresqlConnection | None, error: psycopg.Error) -> bool:
-    """Return whether the connection is gone, so that the outcome of what was sent is unknown."""
+    """Return whether the connection is lost, so that the outcome of the statements sent is unknown."""
     state = error.sqlstate or ""
     return connection is None or connection.is_lost or state in LOST_STATES or state.startswith("08")
 
