@@ -349,7 +349,7 @@ def chosen_tools(
         older = [use for use in older if use.turn_id in turns]
     if older and is_cut:
         begin = next(iter(messages), None)
-        older = [use for use in older if begin is not None and not formats.stands_before(use, begin)]
+        older = [use for use in older if begin is not None and not formats.comes_before(use, begin)]
     current = tools[first:]
     if choice.budget is not None:
         current = cut_results(current, choice.budget, counter.count)

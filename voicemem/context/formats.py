@@ -225,13 +225,13 @@ def interleave(memory: Sequence[Message], tools: Sequence[ToolUse]) -> Sequence[
     waiting = deque(sorted((use for use in tools if use.answered), key=lambda use: (use.turn_id, use.timestamp)))
     parts: list[Part] = []
     for message in memory:
-        while waiting and stands_before(waiting[0], message):
+        while waiting and comes_before(waiting[0], message):
             parts.append(waiting.popleft())
         parts.append(message)
     return [*parts, *waiting]
 
 
-def stands_before(use: ToolUse, message: Message) -> bool:
+def comes_before(use: ToolUse, message: Message) -> bool:
     begins = message.timestamp if message.role == "assistant" else -inf
     return (use.turn_id, use.timestamp) < (message.turn_id, begins)
 

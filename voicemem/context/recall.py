@@ -147,7 +147,7 @@ class Recall:
                     if f": {on_one_line(message.text)}" not in carried:
                         heard.setdefault((message.role, normalised(message.text)), message)
         except (TimeoutError, StoreUnavailable) as error:
-            LOG.info("A context goes without what was heard on earlier calls: %r", error)
+            LOG.info("A context goes without messages of earlier calls: %r", error)
             return []
         best = sorted(list(heard.values())[:FOUND], key=lambda message: message.role != "user")
         return [RecalledLine(f"{day_of(one.said_ms)}, {one.role}: {quoted(one.text)}", one.said_ms) for one in best]
@@ -182,7 +182,7 @@ class Recall:
             try:
                 await self.store.memories.touch_memories(project, ids, now)
             except StoreUnavailable as error:
-                LOG.info("What was shown of memories could not be noted: %s", error)
+                LOG.info("The use of memories could not be noted: %s", error)
 
         if ids:
             task = asyncio.create_task(touch())

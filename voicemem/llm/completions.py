@@ -206,7 +206,7 @@ class PartialToolCall:
         self.place = place
         """Its place among the calls of the answer."""
         self.id = id
-        self.given_id = ""
+        self.llm_id = ""
         """The LLM's own id for it, which several calls may share."""
         self.name = ""
         self.fragments: list[str] = []
@@ -354,7 +354,7 @@ class LlmAnswer:
         is_first = tool_call is None
         if tool_call is None:
             tool_call = self.begin_call(part.index, id)
-        tool_call.given_id = tool_call.given_id or id
+        tool_call.llm_id = tool_call.llm_id or id
         if name == tool_call.name:  # some servers repeat it in each fragment
             text = "" if id and name and tool_call.is_whole else text  # or the whole call at the end
             name = ""
@@ -379,10 +379,10 @@ class LlmAnswer:
         if index is not None:
             call = self.by_index.get(index)
         elif id:
-            call = next((one for one in reversed(self.tool_calls) if one.given_id == id), last)
+            call = next((one for one in reversed(self.tool_calls) if one.llm_id == id), last)
         else:
             call = None if name and self.fragments else last
-        if call is None or (id and call.given_id and id != call.given_id):
+        if call is None or (id and call.llm_id and id != call.llm_id):
             return None
         is_other = name != call.name or (arguments and not id)
         return None if name and call.name and is_other and call.is_whole else call

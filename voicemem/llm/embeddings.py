@@ -53,7 +53,7 @@ class Embedder:
         self.endpoint = endpoint
         self.dimensions = dimensions
         """None until the first answer, if not configured."""
-        self.asks_for_dimensions = False
+        self.sends_dimensions = False
         self.metrics = metrics
 
     @property
@@ -68,10 +68,10 @@ class Embedder:
         """
         result = "failed"
         try:
-            vectors = await self.ask(texts, self.asks_for_dimensions)
-            if vectors is None and not self.asks_for_dimensions:
+            vectors = await self.ask(texts, self.sends_dimensions)
+            if vectors is None and not self.sends_dimensions:
                 vectors = await self.ask(texts, True)
-                self.asks_for_dimensions = vectors is not None
+                self.sends_dimensions = vectors is not None
             if vectors is None:
                 raise LlmFailed("wrong_dimensions")
             result = "answered"

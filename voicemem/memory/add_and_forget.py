@@ -284,6 +284,6 @@ def forget_all_but_newest(read_model: ReadModel, count: int, everything: bool) -
     state, turn = read_model.state, read_model.state.turns[number]
     entries = enumerate(turn_entries(state, turn), read_model.turn_start(number))
     forgotten = state.forgotten or Forgotten()
-    left = begun_positions(state, turn) - {entry.order for index, entry in entries if index not in kept}
-    positions = tuple(sorted(order for order in left if not forgotten.covers(number, order)))
+    left = begun_positions(state, turn) - {entry.position for index, entry in entries if index not in kept}
+    positions = tuple(sorted(one for one in left if not forgotten.covers(number, one)))
     return MemoryForgotten(turn=number, kept=positions, carried=carried)

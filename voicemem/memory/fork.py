@@ -83,11 +83,11 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
         if number > at_turn:
             break
         # Later events for the items of forgotten parts of a turn must not restore these.
-        for order, items in begun_items(state, turn):
-            gone += items if forgotten.covers(number, order) else ()
-        for event, order in turn_events(state, turn):
+        for begun, items in begun_items(state, turn):
+            gone += items if forgotten.covers(number, begun) else ()
+        for event, begun in turn_events(state, turn):
             position += 1
-            if number == forgotten.turn and not forgotten.covers(number, order):
+            if number == forgotten.turn and not forgotten.covers(number, begun):
                 kept.append(position)
             yield event
     if state.forgotten is not None:
@@ -122,13 +122,13 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[events.Event, int]]:
         # The first interruption of a reply matters if it has a cause; the message has everything else about it.
         interruption = entry.interruption or next(iter(restored_interruptions(state, entry)), None)
         if interruption is None or interruption.cause is None:
-            yield to_message_event(entry.message), entry.order
+            yield to_message_event(entry.message), entry.position
         else:
             # A reply whose interruption has a cause gets a new item, and the interruption right after it. Late events
             # name the original item, so they cannot change this copy.
-            item = f"forked.{entry.order}"
-            yield msgspec.structs.replace(to_message_event(entry.message), item=item), entry.order
-            yield events.Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.order
+            item = f"forked.{entry.position}"
+            yield msgspec.structs.replace(to_message_event(entry.message), item=item), entry.position
+            yield events.Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.position
     for tool_call in turn.tool_calls or ():
         if tool_call.name is not None:
             arguments = msgspec.json.decode(tool_call.arguments)

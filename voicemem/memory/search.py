@@ -96,7 +96,7 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
         return MESSAGE in self.kinds and not self.topics and not self.entities
 
     @property
-    def given_kinds(self) -> tuple[str, ...]:
+    def memory_kinds(self) -> tuple[str, ...]:
         return tuple(kind for kind in self.kinds if kind != MESSAGE)
 
 
@@ -242,7 +242,7 @@ class MemoryFinder:
         self, project: str, request: MemorySearch, place: CursorPlace, vector: bytes | None
     ) -> tuple[Sequence[FoundMemory], float]:
         """Return the next memories, one more than the page has, and the best score of the search."""
-        if not request.given_kinds:
+        if not request.memory_kinds:
             return (), 0.0
         limit = min(place.statements + request.limit, MAX_FOUND) + 1
         conditions, alone = filter_of(project, request), request.mode == "vectors" and vector is not None
@@ -281,7 +281,7 @@ def filter_of(project: str, request: MemorySearch) -> MemoryFilter:
         namespaces=any_of(scope.namespace),
         user_ids=any_of(scope.user_id),
         session_ids=any_of(scope.session_id),
-        kinds=AnyOf(request.given_kinds),
+        kinds=AnyOf(request.memory_kinds),
         topics=Tags(any=request.topics) if request.topics else None,
         entities=Tags(any=request.entities) if request.entities else None,
         said=None if request.since is None and request.until is None else Between(request.since, request.until),

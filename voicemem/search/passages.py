@@ -63,7 +63,7 @@ def passages_in(state: State, number: int) -> list[Passage]:
         user = message.metadata.get("user")
         speaker = user[:MAX_SPEAKER] if isinstance(user, str) else ""
         said = message.role, message.timestamp, message.content
-        passages.append(Passage(number, place, entry.order, *said, before, speaker))
+        passages.append(Passage(number, place, entry.position, *said, before, speaker))
         before = message.content
     return passages
 
@@ -77,7 +77,7 @@ def is_passage(state: State, entry: MessageEntry) -> bool:
     """Return whether a message has text, is final and is not forgotten."""
     covers = (state.forgotten or Forgotten()).covers
     is_said = bool(entry.message.content.strip()) and is_final(state, entry)
-    return is_said and not covers(entry.message.turn_id, entry.order)
+    return is_said and not covers(entry.message.turn_id, entry.position)
 
 
 def is_final(state: State, entry: MessageEntry) -> bool:

@@ -17,8 +17,8 @@ from voicemem.transcript.history import InProgress, in_progress, shown_entries, 
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, put
 
-ORDER_BYTES, DIGEST_BYTES = 8, 16
-MARK_BYTES = ORDER_BYTES + DIGEST_BYTES
+POSITION_BYTES, DIGEST_BYTES = 8, 16
+MARK_BYTES = POSITION_BYTES + DIGEST_BYTES
 BESIDE_REPLY = "u"
 """The end of the key of a user message, if a reply began at the same position."""
 
@@ -125,17 +125,17 @@ def encode_turn(state: State, number: int, unfinished: bool) -> dict[str, bytes]
     encoded: dict[str, bytes] = {}
     turn = state.turns.get(number)
     for entry in shown_entries(state, turn, unfinished) if turn is not None else ():
-        beside_reply = entry.message.role == "user" and 2 * entry.order in state.replies
-        encoded[unused_key(entry.order, beside_reply, encoded)] = msgspec.json.encode(entry.message)
+        beside_reply = entry.message.role == "user" and 2 * entry.position in state.replies
+        encoded[unused_key(entry.position, beside_reply, encoded)] = msgspec.json.encode(entry.message)
     return encoded
 
 
-def unused_key(order: int, beside_reply: bool, used: Collection[str]) -> str:
+def unused_key(position: int, beside_reply: bool, used: Collection[str]) -> str:
     """Return a key for a message that begins at a position.
 
     Two messages of a turn begin there if a user who is named late owns only a part of one.
     """
-    first = f"{order}{BESIDE_REPLY}" if beside_reply else str(order)
+    first = f"{position}{BESIDE_REPLY}" if beside_reply else str(position)
     key, count = first, 1
     while key in used:
         count += 1
@@ -147,9 +147,9 @@ def mark_turn(encoded: dict[str, bytes]) -> TurnMarks:
     packed = bytearray()
     for key, message in encoded.items():
         # A key without the count, as a number: twice the position, and one more beside a reply.
-        order = key.partition(".")[0]
-        number = 2 * int(order.removesuffix(BESIDE_REPLY)) + order.endswith(BESIDE_REPLY)
-        packed += number.to_bytes(ORDER_BYTES) + blake2b(message, digest_size=DIGEST_BYTES).digest()
+        position = key.partition(".")[0]
+        number = 2 * int(position.removesuffix(BESIDE_REPLY)) + position.endswith(BESIDE_REPLY)
+        packed += number.to_bytes(POSITION_BYTES) + blake2b(message, digest_size=DIGEST_BYTES).digest()
     return TurnMarks(bytes(packed), next(reversed(encoded), None)) if encoded else NO_MESSAGES
 
 
@@ -157,7 +157,7 @@ def unpack(marks: TurnMarks) -> Iterator[tuple[str, bytes]]:
     """Yield the keys and digests of marks, in order."""
     used: set[str] = set()
     for place in range(0, len(marks.packed), MARK_BYTES):
-        digest = place + ORDER_BYTES
+        digest = place + POSITION_BYTES
         number = int.from_bytes(marks.packed[place:digest])
         key = unused_key(number >> 1, bool(number & 1), used)
         used.add(key)

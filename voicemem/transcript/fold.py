@@ -254,7 +254,7 @@ def fold_forgotten(state: State, event: events.MemoryForgotten, _ts: int) -> Non
     turn = -1 if event.turn is None else event.turn
     after = msgspec.structs.replace(before, through_turn=max(before.through_turn, through, turn - 1))
     if turn > after.through_turn:
-        kept = tuple(order for order in event.kept if not before.covers(turn, order))
+        kept = tuple(one for one in event.kept if not before.covers(turn, one))
         after = Forgotten(after.through_turn, turn, state.position, kept)
     if after != before:
         state.forgotten, state.summary = after, None

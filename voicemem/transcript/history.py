@@ -39,10 +39,10 @@ def turn_messages(state: State, turn: Turn, unfinished: bool = False) -> Iterato
 
 
 class MessageEntry(NamedTuple):
-    """A message, the journal position of its first event (`order`), and its source."""
+    """A message, the journal position of its first event, and its source."""
 
     message: Message
-    order: int
+    position: int
     made_of: Speech | Reply | TypedMessage
     interruption: Interruption | None = None
     """The first interruption that marks the reply."""
@@ -218,7 +218,7 @@ def remembered(state: State, messages: Sequence[Message]) -> Sequence[int]:
         return range(begin, end)
     first = bisect_left(messages, turn.number, key=attrgetter("turn_id"))
     entries = list(enumerate(turn_entries(state, turn), first))
-    kept = [index for index, entry in entries if not forgotten.covers(turn.number, entry.order)]
+    kept = [index for index, entry in entries if not forgotten.covers(turn.number, entry.position)]
     return [*range(begin, first), *kept, *range(first + len(entries), end)]
 
 

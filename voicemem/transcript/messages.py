@@ -87,8 +87,8 @@ class Forgotten(Struct, frozen=True, gc=False):
     position: int = 0
     kept: tuple[int, ...] = ()
 
-    def covers(self, turn_id: int, order: int) -> bool:
-        """Return whether a message that began at the journal position `order` is forgotten."""
+    def covers(self, turn_id: int, position: int) -> bool:
+        """Return whether a message that began at a journal position is forgotten."""
         if turn_id <= self.through_turn:
             return True
-        return turn_id == self.turn and order <= self.position and order not in self.kept
+        return turn_id == self.turn and position <= self.position and position not in self.kept

@@ -68,7 +68,7 @@ def orders(read_model: ReadModel, places: set[int]) -> set[int]:
     """Where these messages began in the journal."""
     state = read_model.state
     entries = [entry for number in state.turn_numbers for entry in turn_entries(state, state.turns[number])]
-    return {entries[place].order for place in places}
+    return {entries[place].position for place in places}
 
 
 @given(ANY_JOURNALS, st.lists(FORGETS, min_size=1, max_size=3), PRODUCER_JOURNALS)

@@ -247,7 +247,7 @@ def remembered_positions(read_model: ReadModel) -> list[int]:
         for number in read_model.state.turn_numbers
         for entry in turn_entries(read_model.state, read_model.state.turns[number])
     )
-    orders = [entry.order for entry in entries]
+    orders = [entry.position for entry in entries]
     return [orders[index] for index in read_model.remembered_indexes()]
 
 

@@ -51,7 +51,7 @@ class LiveListener:
         self.is_new = True
         self.is_place = False
         """True if only its place was sent, for words that come after the answer to them."""
-        self.has_asked = False
+        self.has_spoken = False
         self.playing: LiveReply | None = None
         self.after_tools = 0.0
 
@@ -76,7 +76,7 @@ class LiveListener:
     def on_user_words(self, transcription: Any, at: float) -> None:
         """Report words of the user: parts of a transcript add up, and the finished one is whole."""
         text = transcription.text or ""
-        self.has_asked = self.has_asked or bool(text)
+        self.has_spoken = self.has_spoken or bool(text)
         if transcription.finished:
             self.hear(text.strip() or self.words.strip(), True, at)
             self.next_utterance()
@@ -100,9 +100,9 @@ class LiveListener:
             if self.playing is not None:
                 self.ledger.finished(self.playing.name, at)
             self.replies += 1
-            if not self.has_asked:
+            if not self.has_spoken:
                 self.hear("", False, at)
-            self.has_asked = False
+            self.has_spoken = False
             self.playing = LiveReply(f"r{self.replies}")
         return self.playing
 

@@ -1,1 +1,1 @@
-"""Memories that an LLM writes from what was heard in a call, each of which must name the lines that it comes from."""
+"""Extraction of memories from calls by an LLM, which must cite the lines that each memory comes from."""

@@ -206,7 +206,7 @@ def settled_through(state: State) -> int:
     waiting = {state.position + 1}
     for turn in (state.turns[number] for number in state.turn_numbers[-LOOK_BACK:]):
         # The positions of messages that are not final: `begun_positions` without the final and the cancelled ones.
-        settled = {entry.order for entry in turn_entries(state, turn) if is_final(state, entry)}
+        settled = {entry.position for entry in turn_entries(state, turn) if is_final(state, entry)}
         cancelled = {id >> 1 for id in turn.replies or () if state.replies[id].cancelled}
         waiting |= begun_positions(state, turn) - settled - cancelled
     return min(waiting) - 1
@@ -220,7 +220,7 @@ def to_line(number: int, entry: MessageEntry, state: State) -> Line:
         message.role,
         speaker(message),
         one_line(message.content)[:MAX_LINE],
-        entry.order,
+        entry.position,
         message.turn_id,
         message.timestamp,
         how_cut(entry, state) if metadata.get("interrupted") else "",

@@ -62,7 +62,7 @@ class Waiting(NamedTuple):
     session_id: str
     changed_ms: int
     due_ms: int
-    is_asked: bool = False
+    is_requested: bool = False
 
 
 class Job(Struct):
@@ -132,7 +132,7 @@ class ExtractionWorker:
             if self.is_everywhere or "memory" in stream.config:
                 new = Waiting(stream.project, stream.id, now, first_moment(stream, now))
                 known = self.waiting.get(key, new)
-                if not known.is_asked:
+                if not known.is_requested:
                     self.waiting[key] = new
                 elif stream.state != "running":
                     self.waiting[key] = known._replace(due_ms=min(known.due_ms, new.due_ms))
@@ -147,7 +147,7 @@ class ExtractionWorker:
         job = self.jobs.get(stream.key)
         if job is not None and job.task is None:
             del self.jobs[stream.key]
-        self.waiting[stream.key] = Waiting(stream.project, stream.id, self.clock(), 0, is_asked=True)
+        self.waiting[stream.key] = Waiting(stream.project, stream.id, self.clock(), 0, is_requested=True)
 
     def state_of(self, stream: Stream, extracted: Extracted | None) -> ExtractionState | None:
         """Return the progress of a session; None if nothing is extracted from it."""
@@ -202,7 +202,7 @@ class ExtractionWorker:
                 del self.waiting[key]
             self.jobs.pop(key, None)
             return
-        due_ms = 0 if waiting.is_asked else max(waiting.due_ms, first_moment(stream, waiting.changed_ms))
+        due_ms = 0 if waiting.is_requested else max(waiting.due_ms, first_moment(stream, waiting.changed_ms))
         if due_ms > self.clock():
             self.put_off(key, waiting, due_ms)
         elif not self.limiter.is_full(stream) and self.waiting.get(key) is waiting:
@@ -217,8 +217,8 @@ class ExtractionWorker:
         newest = self.waiting.get(key)
         if newest is None or newest is waiting:
             self.waiting[key] = waiting._replace(due_ms=due_ms)
-        elif waiting.is_asked and not newest.is_asked:
-            self.waiting[key] = newest._replace(due_ms=due_ms, is_asked=True)
+        elif waiting.is_requested and not newest.is_requested:
+            self.waiting[key] = newest._replace(due_ms=due_ms, is_requested=True)
 
     async def run_job(self, job: Job, stream: Stream, config: ExtractConfig, waiting: Waiting) -> None:
         """Extract what is new in a session, unless another node does, and note success or failure."""
@@ -252,7 +252,7 @@ class ExtractionWorker:
             current = await self.store.journal.find_session(stream.project, stream.id)
             if current is None:
                 return True
-            pauses = current.state == "running" and not waiting.is_asked
+            pauses = current.state == "running" and not waiting.is_requested
             if pauses and config.strategy == "analysis":  # an analysis is of the whole call
                 return True
             step = await self.extractor.extract_next(current, config, FEWEST_AT_IDLE if pauses else 1)

@@ -263,7 +263,7 @@ class LongTermMemory:
         owner = settled.owner
         draft = await plan.with_known(settled.draft, owner)
         if draft.id is not None:
-            return await self.plan_given(plan, draft, owner.project)
+            return await self.plan_with_id(plan, draft, owner.project)
         same = await self.find_same(plan, draft, owner)
         if same is not None and same.key == plan.stream.key:
             return plan.edit(same, strengthened(same, await plan.without_cycles(draft, same.id)))
@@ -271,7 +271,7 @@ class LongTermMemory:
             return await self.plan_new(plan, continued(draft, same), owner, same.id)
         return await self.plan_new(plan, draft, owner, None)
 
-    async def plan_given(self, plan: Plan, draft: records.MemoryDraft, project: str) -> MemoryRow:
+    async def plan_with_id(self, plan: Plan, draft: records.MemoryDraft, project: str) -> MemoryRow:
         """Plan to keep a memory under the given id."""
         id = draft.id
         assert id is not None
