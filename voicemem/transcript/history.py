@@ -78,7 +78,7 @@ def typed_entry(turn: Turn, typed: TypedMessage) -> MessageEntry:
 def user_entries(
     state: State, turn: Turn, unfinished: bool, speech: Mapping[str | None, Collection[Segment]]
 ) -> list[tuple[int, int, Any]]:
-    """What each user said, after its place: as a message, or of very many users the user, of whom it is made again."""
+    """Return what each user said, with time and position: a message, or, of very many users, the user to make it of."""
     said = list[tuple[int, int, Any]]()
     for user, segments in speech.items():
         made, entry = (None, None) if unfinished else state.memo.entries.get((turn.number, user), NOT_MADE)
@@ -87,7 +87,7 @@ def user_entries(
             if not unfinished:
                 keep_entry(state, turn, (turn.number, user), (), entry)
         if entry is not None:
-            said.append((entry.message.timestamp, entry.order, entry if len(speech) <= HEAVY else user))
+            said.append((entry.message.timestamp, entry.position, entry if len(speech) <= HEAVY else user))
     return said
 
 
