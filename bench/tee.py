@@ -117,7 +117,7 @@ async def teed_us(kind: Kind, frames: int, server: Server) -> tuple[float, float
             await memory.background.opening
 
             async def free(memory: CallMemory = memory) -> None:
-                while memory.queue.aside:  # noqa: ASYNC110 (it is the event loop that is measured)
+                while memory.queue.queued:  # noqa: ASYNC110 (it is the event loop that is measured)
                     await asyncio.sleep(0)
 
             began = time.process_time_ns()

@@ -20,7 +20,7 @@ import pytest
 
 from voicemem.cli.truth import TrueCall, TrueReply
 from voicemem.dialects.registry import DIALECTS
-from voicemem.integrations.tee.memory import FrameQueue, ReducedCrossing
+from voicemem.integrations.tee.memory import FrameQueue, ReducedMessage
 from voicemem.integrations.tee.phone import PhoneQueue
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import FrameEvent, SessionClosed
@@ -194,8 +194,8 @@ class Teed:
         data = message if isinstance(message, bytes) else json.dumps(message)
         self.queue.put(data, side, isinstance(data, str), self.call.clock.now)
 
-    def forward(self, crossing: ReducedCrossing) -> None:
-        event = FrameEvent(dialect=self.dialect, frame=crossing.frame.content, ts=crossing.ts, id=crossing.frame.id)
+    def forward(self, message: ReducedMessage) -> None:
+        event = FrameEvent(dialect=self.dialect, frame=message.frame.content, ts=message.ts, id=message.frame.id)
         self.call.keep(self.dialect, event)
 
 

@@ -22,7 +22,7 @@ from voicemem.cli.logs import TextFormatter
 from voicemem.client import ClientError, Options, RequestRefused, Unreachable
 from voicemem.client.errors import is_transient
 from voicemem.client.replay import ReplayFailed
-from voicemem.client.transport.failures import check_of
+from voicemem.client.transport.failures import advice_for
 from voicemem.client.transport.rest import RestClient
 from voicemem.client.transport.rest import check_rest_url as root_of
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
@@ -64,7 +64,7 @@ def plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except ClientError as error:
-        helps = check_of(error.reason) if isinstance(error, Unreachable) else ""
+        helps = advice_for(error.reason) if isinstance(error, Unreachable) else ""
         if error.code == "unauthorized":
             helps = "Commands take it as --key, or in VOICEMEM_KEY."
         detail = error.detail if helps in error.detail else f"{error.detail} {helps}"

@@ -19,7 +19,7 @@ from voicemem.client.options import Options
 from voicemem.client.producer import Producer
 from voicemem.client.session import ProducerSession, SearchParams
 from voicemem.client.transport.connection import WebsocketConnection, with_path
-from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
+from voicemem.client.transport.failures import TIMED_OUT, display_url, with_advice
 from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.reconnect import Reconnector
 from voicemem.client.transport.rest import CallFilters, RestClient, check_rest_url, read_lines, required, user_path
@@ -119,7 +119,7 @@ class Client:
             if not isinstance(error, TimeoutError) or timeout_s is None:
                 raise
             if isinstance(self._transport, WebsocketConnection):
-                reason = f"{display_url(self.ingest_url)}: {with_check(f'{TIMED_OUT} after {timeout_s:g} s')}"
+                reason = f"{display_url(self.ingest_url)}: {with_advice(f'{TIMED_OUT} after {timeout_s:g} s')}"
             else:
                 reason = self._reconnector.outage.explain(timeout_s)
             detail = f"The session was not opened within {timeout_s:g} s. {reason}"

@@ -46,7 +46,7 @@ def is_transient(code: str, status: int | None) -> bool:
     return code in TRANSIENT_CODES or status in TRANSIENT_STATUSES
 
 
-def passing_error(address: str, code: str, status: int | None, detail: str) -> Unreachable:
+def transient_error(address: str, code: str, status: int | None, detail: str) -> Unreachable:
     reason = f"HTTP status {status}: {detail}"
     return (Busy if code in BUSY_CODES or status == 429 else Unreachable)(f"{address}: {reason}", reason)
 

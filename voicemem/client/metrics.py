@@ -29,7 +29,7 @@ class DroppedEvents:
     def report(self, session_id: str, producer: str, error: ClientError) -> None:
         """Count an event. Never raises, because this runs where audio is processed."""
         count = self.count(error)
-        if is_worth_saying(count):
+        if is_worth_logging(count):
             LOG.warning(
                 "session %s, producer %s: an event was not taken, number %d with this code: %s",
                 *(session_id, producer, count, error),
@@ -41,7 +41,7 @@ class DroppedEvents:
                 LOG.exception("on_dropped has failed")
 
 
-def is_worth_saying(count: int) -> bool:
+def is_worth_logging(count: int) -> bool:
     """Return True for the 1st, 2nd, 4th, 8th … of a kind, so that an outage does not fill the log."""
     return count & (count - 1) == 0
 

@@ -19,7 +19,7 @@ import msgspec
 
 from voicemem.client import errors
 from voicemem.client.buffer import Ack, Buffer
-from voicemem.client.metrics import DroppedEvents, is_worth_saying
+from voicemem.client.metrics import DroppedEvents, is_worth_logging
 from voicemem.client.options import Options
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import check_frame
@@ -212,7 +212,7 @@ class Producer:
             self.stray_opens -= 1
             return True
         self.refusals[code] += 1
-        if is_worth_saying(self.refusals[code]):
+        if is_worth_logging(self.refusals[code]):
             LOG.warning("session %s, producer %s, seq %s: %s: %s", *self.key, seq, code, frame.detail)
         if code == "session_ended":
             with self.lock:

@@ -1,1 +1,1 @@
-"""Other stacks' native frames: what of them is kept, and what they say in events of `voicemem.v1`."""
+"""Dialects: other stacks' native frames, reduced to their kept parts and translated to events of `voicemem.v1`."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, RawFrame, Side, Text, UnknownFrame
-from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
+from voicemem.dialects.kinds import Kind, Record, ignored, keep, kept, many, optional, record
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import LONGEST_MS, join_part, json_object, speaker, whole
 from voicemem.dialects.translating import latencies
@@ -405,7 +405,7 @@ KINDS: dict[str, Kind] = {
         record("object? event_type? message_id?", Measured, payload=optional(Measured), send_ts=optional(int)),
         finish_turn,
     ),
-    **silent(
+    **ignored(
         "vendor",
         """
         user.translation message.error message.info message.sal_status message.state message.user

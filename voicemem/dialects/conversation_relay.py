@@ -22,7 +22,7 @@ import msgspec
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Texts
-from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, translation, typed
+from voicemem.dialects.kinds import Kind, Typed, ignored, keep, optional, translation, typed
 from voicemem.dialects.known import MAX_QUEUE, Known, KnownReply, Made, spoken_ms
 from voicemem.dialects.reading import digest
 from voicemem.dialects.translating import begin_voice, end_with, plain, pressed, space_between
@@ -453,8 +453,8 @@ KINDS: dict[str, Kind] = {
     "text": Kind("app", typed("token", last=optional(bool), preemptible=optional(bool)), grow_reply),
     "play": Kind("app", Typed, preempt),
     "end": Kind("app", Typed, end_with("reason", ENDED_BY_APP)),
-    **silent("vendor", "error configUpdated"),
-    **silent("app", "sendDigits language config hints"),
+    **ignored("vendor", "error configUpdated"),
+    **ignored("app", "sendDigits language config hints"),
 }
 translate_new = translation(KINDS)
 """Translates a frame that is not repeated."""

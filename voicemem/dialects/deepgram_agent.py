@@ -18,7 +18,7 @@ from typing import Any
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.kinds import ANYTHING, Kind, Typed, keep, many, named_by, optional, record, silent, typed
+from voicemem.dialects.kinds import ANYTHING, Kind, Typed, ignored, keep, many, named_by, optional, record, typed
 from voicemem.dialects.known import Known, KnownReply, Made, Playing, spoken_ms
 from voicemem.dialects.reading import byte_count, values
 from voicemem.dialects.translating import latencies, space_between, tool_call, tool_result
@@ -52,7 +52,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         is_agents = side != "app" and count
         return Frame({AUDIO_BYTES: count}, side="vendor", counts_audio=True) if is_agents else None
     name, kind, content = keep(frame, KINDS, side)
-    if content is None or not says_something(content):
+    if content is None or not has_content(content):
         return None
     return Frame(
         content,
@@ -68,7 +68,7 @@ def request_id(content: JsonObject) -> str | None:
     return f"FunctionCallRequest/{ids}" if ids else None
 
 
-def says_something(content: JsonObject) -> bool:
+def has_content(content: JsonObject) -> bool:
     """Return whether a frame has content worth a row. Raises `MalformedFrame`."""
     match content["type"]:
         case "ConversationText":
@@ -373,15 +373,15 @@ KINDS: dict[str, Kind] = {
     ),
     "InjectUserMessage": Kind("app", typed("content"), type_text),
     "InjectAgentMessage": Kind("app", typed("behavior?"), inject),
-    **silent(None, "History"),
-    **silent(
+    **ignored(None, "History"),
+    **ignored(
         "vendor",
         """
         Error FrustrationDetected FunctionCallCancelled InjectionRefused ListenUpdated PromptUpdated
         SettingsApplied SpeakUpdated ThinkLiveUpdated ThinkUpdated Warning __customFromThinkProvider
         """,
     ),
-    **silent(
+    **ignored(
         "app",
         """
         ForceEndTurn KeepAlive UpdateListen UpdatePrompt UpdateSpeak UpdateThink UpdateThink_Live

@@ -158,7 +158,7 @@ def named_by(*fields: str) -> Callable[[JsonObject], str | None]:
     return id_of
 
 
-def says_nothing(frame: JsonObject, ts: int, known: Known) -> Made:
+def no_events(frame: JsonObject, ts: int, known: Known) -> Made:
     return ()
 
 
@@ -169,7 +169,7 @@ class Kind(NamedTuple):
     """Who sends it; None if both do."""
     record: type[Record] | None = None
     """The kept fields; None for a type without meaning."""
-    rule: Translate = says_nothing
+    rule: Translate = no_events
     """Translates a frame of this kind."""
     id: Callable[[JsonObject], str | None] = lambda content: None
     """Returns the frame's own id, from its kept fields."""
@@ -177,7 +177,7 @@ class Kind(NamedTuple):
     """Normalises a frame before it is read; returns None for a frame without meaning."""
 
 
-def silent(side: Side | None, names: str) -> dict[str, Kind]:
+def ignored(side: Side | None, names: str) -> dict[str, Kind]:
     """Return the rows of types without meaning, from their names, separated by spaces."""
     return dict.fromkeys(names.split(), Kind(side))
 

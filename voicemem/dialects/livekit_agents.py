@@ -24,7 +24,7 @@ from typing import Any
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
+from voicemem.dialects.kinds import Kind, Record, ignored, keep, kept, many, optional, record, require_object, typed
 from voicemem.dialects.known import Known, Made
 from voicemem.dialects.reading import names_someone, values
 from voicemem.dialects.translating import begin_voice, end_with, latencies, plain, tool_call, tool_result
@@ -492,7 +492,7 @@ KINDS: dict[str, Kind] = {
     REPORT: Kind(
         None, typed("job_id reason", timestamp=optional(float), duration_ms=optional(int)), end_with("reason", "")
     ),
-    **silent(
+    **ignored(
         None,
         """
         agent_state_changed user_transcription_timeout overlapping_speech metrics_collected

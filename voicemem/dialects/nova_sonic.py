@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, Side, Text, UnknownFrame
-from voicemem.dialects.kinds import ANYTHING, Kind, kept, optional, record, silent
+from voicemem.dialects.kinds import ANYTHING, Kind, ignored, kept, optional, record
 from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.reading import audio_bytes, json_object, values
 from voicemem.dialects.translating import space_between, tool_call, tool_result
@@ -516,7 +516,7 @@ KINDS: dict[str, Kind] = {
     "textInput": Kind("app", record("contentName content"), take_typed),
     "toolResult": Kind("app", record("contentName", content=ANYTHING), return_result),
     "sessionEnd": Kind("app", record()),  # only its time matters
-    **silent("vendor", "usageEvent"),
-    **silent("app", "sessionStart audioInput promptEnd"),
+    **ignored("vendor", "usageEvent"),
+    **ignored("app", "sessionStart audioInput promptEnd"),
 }
 NOVA_SONIC = Dialect(name="nova-sonic", version=4, reduce=reduce, translate=translate, closed=closed, texts=texts)

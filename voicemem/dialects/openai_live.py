@@ -18,7 +18,7 @@ from typing import Any
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
-from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, keep, many, optional, record, silent, translation
+from voicemem.dialects.kinds import ANYTHING, Kind, event, event_id, ignored, keep, many, optional, record, translation
 from voicemem.dialects.known import Known, Made
 from voicemem.dialects.reading import LONGEST_MS, values, whole
 from voicemem.dialects.translating import end_with, pressed, space_between, tool_call
@@ -329,7 +329,7 @@ KINDS: dict[str, Kind] = {
     "session.commentary.append": Kind("app", Commentary, delegate),
     "response.item.create": Kind("app", ItemFrame, create_item),
     # Types that are not about the transcript, or repeat it.
-    **silent(
+    **ignored(
         "vendor",
         """
         session.updated session.paused session.input_audio.muted session.input_audio.unmuted
@@ -341,7 +341,7 @@ KINDS: dict[str, Kind] = {
         """,
     ),
     # The app's own frames, which no one said.
-    **silent(
+    **ignored(
         "app",
         """
         session.start session.update session.input_audio.mute session.input_audio.unmute
@@ -350,7 +350,7 @@ KINDS: dict[str, Kind] = {
         """,
     ),
     # A sideband gets the audio that the app sends, and older servers confirm keys under the command's name.
-    **silent(None, "session.input_audio.append transport.dtmf.send"),
+    **ignored(None, "session.input_audio.append transport.dtmf.send"),
 }
 OPENAI_LIVE = Dialect(
     name="openai-live",

@@ -20,13 +20,13 @@ from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, 
 from voicemem.dialects.kinds import (
     ANYTHING,
     Kind,
+    ignored,
     kept,
     kind_of,
     many,
     optional,
     record,
     require_object,
-    silent,
     translation,
 )
 from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, MadeEvent, bounded
@@ -411,7 +411,7 @@ KINDS: dict[str, Kind] = {
     "llm-function-call-result": Kind("app", FunctionResult, return_result),
     "send-text": Kind("app", record("content"), send_text),
     **dict.fromkeys(KEYS, Kind("app", record("button?", buttons=optional(many(str))), press_keys)),
-    **silent(
+    **ignored(
         "vendor",
         """
         bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
@@ -422,7 +422,7 @@ KINDS: dict[str, Kind] = {
         config-error action-response actions-available storage-item-stored bot-output-progress
         """,
     ),
-    **silent(
+    **ignored(
         "app",
         """
         client-ready client-message disconnect-bot send-file append-to-context update-config get-config

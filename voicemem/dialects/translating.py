@@ -106,7 +106,7 @@ def words_since(zero: int, timed: Iterable[tuple[str, int, int]]) -> tuple[Word,
 # Transcripts that are sent whole, repeatedly
 
 
-class Flow:
+class TurnTracker:
     """The turns of a frame's parts; a frame begins one utterance and one reply at most.
 
     The fold sees the events of a frame only afterwards, and may know the words from elsewhere, in another turn. Notes:

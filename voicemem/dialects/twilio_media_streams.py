@@ -20,7 +20,7 @@ import msgspec
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text
-from voicemem.dialects.kinds import Kind, Record, keep, many, optional, record, silent, translation
+from voicemem.dialects.kinds import Kind, Record, ignored, keep, many, optional, record, translation
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import whole
 from voicemem.dialects.translating import pressed
@@ -424,8 +424,8 @@ KINDS: dict[str, Kind] = {
     "playback": Kind(
         "app", stream_frame(sent_ms=int, at_ms=int, since=optional(int), cuts=optional(many(many(int)))), play
     ),
-    **silent("vendor", "connected error"),
-    **silent(None, "media mark clear"),
+    **ignored("vendor", "connected error"),
+    **ignored(None, "media mark clear"),
 }
 TWILIO_MEDIA_STREAMS = Dialect(
     name="twilio-media-streams",

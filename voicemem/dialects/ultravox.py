@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.kinds import ANYTHING, Kind, keep, kept, named_by, optional, record, silent, translation, typed
+from voicemem.dialects.kinds import ANYTHING, Kind, ignored, keep, kept, named_by, optional, record, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made, spoken_ms
 from voicemem.dialects.reading import byte_count, is_signed, speaker, unix_ms, values
 from voicemem.dialects.translating import begin_voice, end_with, tool_call, tool_result
@@ -56,7 +56,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if byte_count(frame) is not None:
         return None
     _, kind, content = keep(frame, KINDS, side)
-    if content is None or not says_something(content):
+    if content is None or not has_content(content):
         return None
     return Frame(
         content,
@@ -69,7 +69,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     )
 
 
-def says_something(content: JsonObject) -> bool:
+def has_content(content: JsonObject) -> bool:
     """Return whether a message has content worth a row. Raises `MalformedFrame`."""
     if not 0 <= content.get("ts", 0) <= MAX_INTEGER:
         raise MalformedFrame("There is no such time.")
@@ -323,8 +323,8 @@ KINDS: dict[str, Kind] = {
     "data_connection_tool_result": Kind("app", Result, answer_tool, id=named_by("invocationId")),
     "user_text_message": Kind("app", TypedText, type_text),
     "input_text_message": Kind("app", TypedText, type_text),
-    **silent("vendor", "call_event debug pong room_info"),  # `room_info` has a token
-    **silent("app", "forced_agent_message hang_up ping set_output_medium"),  # they are not spoken, or are repeated
+    **ignored("vendor", "call_event debug pong room_info"),  # `room_info` has a token
+    **ignored("app", "forced_agent_message hang_up ping set_output_medium"),  # they are not spoken, or are repeated
 }
 
 

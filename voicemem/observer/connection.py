@@ -27,7 +27,7 @@ CLOSE_S = 1.0
 MAX_QUEUE = 4
 """Messages that the library reads ahead; each may be large."""
 NORMAL_CLOSE = 1000
-PASSING = (408, 409, 425, 429)
+TRANSIENT_STATUSES = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may fare better."""
 NO_SUCH_CALL = (404, 410)
 LARGE_BYTES = 16 * 1024
@@ -110,7 +110,7 @@ async def dial(url: str, key: str, retry: RetryPolicy) -> ClientConnection:
 
 
 def interruption_by_status(status: int) -> Interrupted:
-    if status >= 500 or status in PASSING:
+    if status >= 500 or status in TRANSIENT_STATUSES:
         return Interrupted("waiting", "unreachable", status)
     return Interrupted("failed", "unknown_call" if status in NO_SUCH_CALL else "refused", status)
 

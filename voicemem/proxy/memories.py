@@ -12,7 +12,7 @@ from voicemem.client import Client, ClientError, Options
 from voicemem.client.options import Room
 from voicemem.dialects.dialect import Dialect, Frame
 from voicemem.dialects.registry import DIALECTS
-from voicemem.integrations.tee.memory import CallMemory, CrossingMessage, FrameQueue, ReducedCrossing, Times
+from voicemem.integrations.tee.memory import CallMemory, CopiedMessage, FrameQueue, ReducedMessage, Times
 from voicemem.proxy.requests import OUR_CREDENTIAL, CallRequest
 from voicemem.proxy.settings import Settings
 from voicemem.redaction.texts import redact_value, rules_of
@@ -32,15 +32,15 @@ class CredentialStrippingQueue(FrameQueue):
         credentials: Iterable[str],
         dialect: Dialect,
         keep_typed: bool,
-        forward: Callable[[ReducedCrossing], object],
+        forward: Callable[[ReducedMessage], object],
     ) -> None:
         super().__init__(dialect, keep_typed, forward)
         longest_first = sorted(credentials, key=len, reverse=True)
         secret = re.compile("|".join((*map(re.escape, longest_first), OUR_CREDENTIAL.pattern)))
         self.rules = rules_of((), [lambda text: (match.span() for match in secret.finditer(text))])
 
-    def reduce(self, crossing: CrossingMessage) -> Frame | None:
-        frame = super().reduce(crossing)
+    def reduce(self, message: CopiedMessage) -> Frame | None:
+        frame = super().reduce(message)
         return None if frame is None else frame._replace(content=redact_value(frame.content, self.rules))
 
 

@@ -335,7 +335,7 @@ async def test_a_second_connection_goes_on_with_the_call(app: App, client: Clien
         voicemem.tee(connection, client, "call", dialect="openai-realtime")
         await pass_on(reply(2), vendor, connection)
         await eventually(True, lambda: has_session(voicemem.memory_of(connection)))
-        first.leave_alone()  # its time is over
+        first.end_if_lost()  # its time is over
         await pass_on(reply(3), vendor, connection)
         await voicemem.memory_of(connection).aclose("hangup")
     assert ["1 2 3 "] == await texts(app)

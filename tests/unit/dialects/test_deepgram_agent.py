@@ -18,7 +18,7 @@ from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT, KINDS, note_format, reduce
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
-from voicemem.dialects.kinds import says_nothing
+from voicemem.dialects.kinds import no_events
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
@@ -81,7 +81,7 @@ def test_every_frame_of_the_sdk_is_known() -> None:
 def test_every_kept_type_has_a_rule() -> None:
     """What is kept is translated, and nothing else."""
     for kind in KINDS.values():
-        assert (kind.record is None) == (kind.rule is says_nothing)
+        assert (kind.record is None) == (kind.rule is no_events)
 
 
 @every_row("recording", CALLS, ids=str)

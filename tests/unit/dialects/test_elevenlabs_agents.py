@@ -30,7 +30,7 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.elevenlabs_agents.frames import frames, verify, words_of
 from voicemem.dialects.elevenlabs_agents.post_call import without_ellipsis
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS, KINDS, reduce
-from voicemem.dialects.kinds import says_nothing
+from voicemem.dialects.kinds import no_events
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow
@@ -344,7 +344,7 @@ def test_frames_in_any_order_never_fail(sent: list[Any], with_times: bool) -> No
 def test_every_kind_has_a_rule() -> None:
     """Whatever is kept is translated."""
     for kind in KINDS.values():
-        assert (kind.record is None) == (kind.rule is says_nothing)
+        assert (kind.record is None) == (kind.rule is no_events)
 
 
 # Wrong dialects

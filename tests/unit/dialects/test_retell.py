@@ -25,7 +25,7 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.kinds import says_nothing
+from voicemem.dialects.kinds import no_events
 from voicemem.dialects.retell.frames import ELEMENT, split, verify
 from voicemem.dialects.retell.translation import APP, RETELL, VENDOR, WEBHOOKS, reduce
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
@@ -332,7 +332,7 @@ def test_frames_in_any_order_never_fail(sent: list[Any], with_times: bool) -> No
 def test_every_kind_has_a_rule() -> None:
     """What is kept is translated."""
     for name, kind in (VENDOR | APP | WEBHOOKS).items():
-        assert (kind.record is None or name == "call_details") == (kind.rule is says_nothing)
+        assert (kind.record is None or name == "call_details") == (kind.rule is no_events)
 
 
 def finals_are_partials(made: Any) -> Any:

@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.kinds import says_nothing
+from voicemem.dialects.kinds import no_events
 from voicemem.dialects.ultravox import KINDS, ULTRAVOX, frames, reduce, verify
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
@@ -76,7 +76,7 @@ def test_recordings_keep_no_secrets(recording: Recording) -> None:
 def test_every_kept_type_has_a_rule() -> None:
     """What is kept is translated, and nothing else."""
     for kind in KINDS.values():
-        assert (kind.record is None) == (kind.rule is says_nothing)
+        assert (kind.record is None) == (kind.rule is no_events)
 
 
 def test_audio_says_nothing() -> None:

@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.kinds import says_nothing
+from voicemem.dialects.kinds import no_events
 from voicemem.dialects.vapi.frames import split, verify
 from voicemem.dialects.vapi.speaking import first_words, is_similar
 from voicemem.dialects.vapi.translation import KINDS, VAPI, reduce
@@ -326,7 +326,7 @@ def test_frames_in_any_order_never_fail(sent: list[Any], with_times: bool) -> No
 def test_every_kind_has_a_rule() -> None:
     """What is kept is translated."""
     for kind in KINDS.values():
-        assert (kind.record is None) == (kind.rule is says_nothing)
+        assert (kind.record is None) == (kind.rule is no_events)
 
 
 def finals_are_partials(made: Any) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from voicemem.client.errors import LOST_STATE_CODES, RequestRefused, is_transient, passing_error
+from voicemem.client.errors import LOST_STATE_CODES, RequestRefused, is_transient, transient_error
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer, ServerFrame
 from voicemem.client.transport.failures import HTTP_STATUS, display_url, unreachable
@@ -74,7 +74,7 @@ def handshake_error(url: str, status: int, body: bytes | bytearray) -> Exception
     problem = decoded if isinstance(decoded, dict) else {}
     code, detail = str(problem.get("reason", "")), str(problem.get("detail", "this is not voicemem's answer"))
     if status >= 500 or is_transient(code, status):
-        return passing_error(display_url(url), code, status, detail)
+        return transient_error(display_url(url), code, status, detail)
     return RequestRefused(code, detail, status) if code in CODES else Blocked(f"{HTTP_STATUS} {status}: {detail}")
 
 

@@ -67,13 +67,13 @@ def known_reason(error: BaseException | None, timeout_s: float) -> str | None:
     return None
 
 
-def check_of(reason: str) -> str:
+def advice_for(reason: str) -> str:
     """Return what to check about a reason; empty if there is no advice."""
     return next((check for beginning, check in CHECKS.items() if reason.startswith(beginning)), "")
 
 
-def with_check(reason: str) -> str:
-    return f"{reason.rstrip('.')}. {check_of(reason)}".rstrip()
+def with_advice(reason: str) -> str:
+    return f"{reason.rstrip('.')}. {advice_for(reason)}".rstrip()
 
 
 def display_url(url: str | URL) -> str:
@@ -96,7 +96,7 @@ class Outage:
         self.began = time.monotonic() if self.began is None else self.began
         if self.reasons.get(address) != reason:
             self.reasons[address] = reason
-            LOG.warning("%s: %s", address, with_check(reason))
+            LOG.warning("%s: %s", address, with_advice(reason))
 
     def note_http(self, address: str) -> None:
         """Log, once until the websocket is back, that events go over HTTP."""
@@ -115,4 +115,4 @@ class Outage:
         """Return why an attempt of `timeout_s` seconds had no result, and what to check."""
         reasons = self.reasons or {self.url: f"{TIMED_OUT} after {timeout_s:g} s"}
         failures = [f"{address}: {reason.rstrip('.')}." for address, reason in reasons.items()]
-        return " ".join([*failures, *dict.fromkeys(check_of(reason) for reason in reasons.values())]).rstrip()
+        return " ".join([*failures, *dict.fromkeys(advice_for(reason) for reason in reasons.values())]).rstrip()

@@ -164,7 +164,7 @@ class HttpFallback:
     def on_refusal(self, producer: Producer, refused: errors.RequestRefused) -> None:
         """Handle the refusal of a whole request. Raises if it concerns the client as a whole, or is transient."""
         if errors.is_transient(refused.code, refused.status) or refused.code.startswith("http_"):
-            raise errors.passing_error(self.rest.url, refused.code, refused.status, refused.detail) from None
+            raise errors.transient_error(self.rest.url, refused.code, refused.status, refused.detail) from None
         self.on_answer()
         if refused.code == "unknown_session":  # the store has changed: create the session again
             producer.opened = False

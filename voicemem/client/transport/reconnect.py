@@ -23,7 +23,7 @@ from voicemem.client.transport.connection import (
     dial,
     hang_up,
 )
-from voicemem.client.transport.failures import Outage, display_url, with_check
+from voicemem.client.transport.failures import Outage, display_url, with_advice
 from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.rest import RestClient
 
@@ -118,7 +118,7 @@ class Reconnector:
         if self.failing_since is None:
             self.failing_since = now
         if patience_s is not None and now - self.failing_since >= patience_s:
-            raise Unreachable(f"{display_url(url)}: {with_check(error.reason)}", error.reason)
+            raise Unreachable(f"{display_url(url)}: {with_advice(error.reason)}", error.reason)
         self.outage.note_failure(display_url(url), error.reason)
 
     async def run_fallback(self, rest: RestClient, error: Unreachable | Blocked) -> ClientConnection:

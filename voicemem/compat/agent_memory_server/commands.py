@@ -28,7 +28,7 @@ SESSIONS, MEMORIES = "/v1/working-memory/", "/v1/long-term-memory/"
 SHOWN = 20
 
 
-class Mover:
+class Importer:
     """Moves sessions and memories from `source` to `target`. Sending is idempotent.
 
     The file `state` lists what earlier runs moved; without it everything is sent again.
@@ -168,13 +168,15 @@ def import_ams(
         raise common.CommandFailed(f"{len(moved.refused):,} could not be taken over.")
 
 
-async def move(source: common.Server, target: common.Server, scope: dict[str, str], state: Path | None = None) -> Mover:
+async def move(
+    source: common.Server, target: common.Server, scope: dict[str, str], state: Path | None = None
+) -> Importer:
     async with source.client() as from_rest, target.client() as to_rest:
-        mover = Mover(from_rest, to_rest, state)
+        importer = Importer(from_rest, to_rest, state)
         total = int((await common.ask_again(from_rest, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
         with common.progress(total, f"moving {common.number_of(total, 'session')}") as bar:
-            mover.on_step = bar.update
-            await mover.move_sessions(scope)
-        with common.counting("moving memories") as mover.on_step:
-            await mover.move_memories(scope)
-        return mover
+            importer.on_step = bar.update
+            await importer.move_sessions(scope)
+        with common.counting("moving memories") as importer.on_step:
+            await importer.move_memories(scope)
+        return importer

@@ -91,7 +91,7 @@ def rotate_certificate(store: str, certificate: str | None, app_id: str) -> None
 @store_option
 @click.argument("app_id")
 def retire_certificate(store: str, app_id: str) -> None:
-    """Refuse what is signed with the certificate that the app APP_ID had before the last rotation.
+    """Refuse tokens signed with the certificate that the app APP_ID had before the last rotation.
 
     \b
     Example:

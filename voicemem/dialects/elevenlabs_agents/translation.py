@@ -30,7 +30,7 @@ from voicemem.dialects.elevenlabs_agents.post_call import (
     stated_ts,
     without_ellipsis,
 )
-from voicemem.dialects.kinds import ANYTHING, Kind, keep, named_by, optional, record, silent, translation, typed
+from voicemem.dialects.kinds import ANYTHING, Kind, ignored, keep, named_by, optional, record, translation, typed
 from voicemem.dialects.known import Known, KnownReply, Made, MadeEvent
 from voicemem.dialects.reading import has_words
 from voicemem.dialects.translating import end_of_beginning, plain, tool_call, tool_result
@@ -459,7 +459,7 @@ KINDS: dict[str, Kind] = {
     "client_tool_result": Kind("app", typed("tool_call_id", result=ANYTHING), answer_tool, named_by("tool_call_id")),
     "user_message": Kind("app", frames.TypedText, typed_text),
     "multimodal_message": Kind("app", typed(text=optional(frames.TypedText)), typed_text),
-    **silent(
+    **ignored(
         "vendor",
         """
         agent_reasoning_response_part agent_response_complete agent_response_metadata agent_tool_response agent_typing
@@ -468,7 +468,7 @@ KINDS: dict[str, Kind] = {
         mcp_connection_status mcp_tool_call ping rich_content vad_score
         """,
     ),
-    **silent(
+    **ignored(
         "app",
         """
         contextual_update conversation_initiation_client_data feedback mcp_tool_approval_result pong user_activity

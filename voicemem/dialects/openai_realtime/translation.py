@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side
-from voicemem.dialects.kinds import Kind, event, event_id, keep, silent
+from voicemem.dialects.kinds import Kind, event, event_id, ignored, keep
 from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, Playing, bounded
 from voicemem.dialects.openai_realtime import frames
 from voicemem.dialects.reading import LONGEST_MS, audio_bytes
@@ -475,7 +475,7 @@ KINDS: dict[str, Kind] = {
     "input_text.delta": Kind("app", event("id delta"), type_text),
     "input_text.done": Kind("app", event("id"), type_text),
     # The vendor's frames that are not about the transcript, or repeat it.
-    **silent(
+    **ignored(
         "vendor",
         """
         conversation.created conversation.item.deleted conversation.item.input_audio_transcription.segment error
@@ -496,7 +496,7 @@ KINDS: dict[str, Kind] = {
         """,
     ),
     # The app's frames without meaning, or that the vendor repeats once it has accepted them.
-    **silent(
+    **ignored(
         "app",
         """
         conversation.item.create conversation.item.delete conversation.item.retrieve input_audio_buffer.append

@@ -14,12 +14,12 @@ import msgspec
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
-from voicemem.dialects.kinds import ANYTHING, Kind, keep, record, require_object, silent
+from voicemem.dialects.kinds import ANYTHING, Kind, ignored, keep, record, require_object
 from voicemem.dialects.known import MAX_NOTED, Known, KnownReply, Made, MadeEvent, bounded
 from voicemem.dialects.reading import checksum, digest
 from voicemem.dialects.retell import frames
 from voicemem.dialects.translating import (
-    Flow,
+    TurnTracker,
     begin_voice,
     begins,
     completed,
@@ -168,7 +168,7 @@ def report_elements(
     Each websocket message repeats earlier ones: unchanged elements are skipped. A webhook may split by a tool a reply
     that the websocket's transcript had as one.
     """
-    flow, seen, marks = Flow(known), known.notes.get("marks", {}), {}
+    tracker, seen, marks = TurnTracker(known), known.notes.get("marks", {}), {}
     rest: list[JsonObject] = []
     for place, element in enumerate(elements):
         parted: list[int] = known.notes.get("parted", []) if by_hook else []
@@ -187,15 +187,15 @@ def report_elements(
             case "agent":
                 newest = [item, element["index"], len(element.get("content", "").strip())] if by_hook else None
                 known.note("newest", newest)
-                events = agent_element(element, item, reported, flow)
+                events = agent_element(element, item, reported, tracker)
                 said = () if by_hook else (one for one in events or () if isinstance(one, LlmDone | LlmDelta))
                 text = next((one.text for one in said if one.item == item), None)
                 if text is not None:  # read again only once it has grown
                     marks[index] = mark_of(element, False, len(text))
             case "user" | "transfer_target":
-                events = user_element(element, item, not is_last, reported, flow)
+                events = user_element(element, item, not is_last, reported, tracker)
             case _:
-                events = other_element(element, flow)
+                events = other_element(element, tracker)
         if events is None:
             marks.pop(index, None)
             rest = elements[place : place + MAX_REST]
@@ -223,12 +223,14 @@ def spoken_before(element: JsonObject, parted: list[int], known: Known) -> tuple
     return (reply, spoken) if rest and text and begins(rest, text) else None
 
 
-def user_element(element: JsonObject, item: str, final: bool, reported: bool, flow: Flow) -> list[MadeEvent] | None:
-    known, text = flow.known, element.get("content", "").strip()
+def user_element(
+    element: JsonObject, item: str, final: bool, reported: bool, tracker: TurnTracker
+) -> list[MadeEvent] | None:
+    known, text = tracker.known, element.get("content", "").strip()
     segment = known.segment(item)
     if not text and segment is None:
         return []
-    turn = flow.utterance(item)
+    turn = tracker.utterance(item)
     if turn is None:
         return None
     if segment is not None and not reported:
@@ -250,9 +252,9 @@ def keep_responses(responses: list[Response], known: Known) -> None:
     known.note("responses", newest_noted(responses, MAX_RESPONSES) or None)
 
 
-def agent_element(element: JsonObject, item: str, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+def agent_element(element: JsonObject, item: str, reported: bool, tracker: TurnTracker) -> list[MadeEvent] | None:
     """Return the spoken part of a reply; if the app has sent more, and the caller spoke after it, it was cut."""
-    known, text = flow.known, element.get("content", "").strip()
+    known, text = tracker.known, element.get("content", "").strip()
     responses, reply = responses_of(known), known.reply(item)
     response = response_for(element, item, text, responses)
     if not text and (response is None or not element.get("followed")) and reply is None:
@@ -262,7 +264,7 @@ def agent_element(element: JsonObject, item: str, reported: bool, flow: Flow) ->
     followed = element.get("followed", False)
     if reply is not None and not (followed or reported) and len(text) < spoken_before:
         return []
-    turn, first = flow.reply(item), known.reply(item.split("/")[0]) if "/" in item else None
+    turn, first = tracker.reply(item), known.reply(item.split("/")[0]) if "/" in item else None
     if turn is None:
         return None
     turn = turn if first is None else first.turn
@@ -341,17 +343,17 @@ def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownRepl
         yield Tts(item=item, heard_text=full, estimated=True)
 
 
-def other_element(element: JsonObject, flow: Flow) -> list[MadeEvent]:
+def other_element(element: JsonObject, tracker: TurnTracker) -> list[MadeEvent]:
     """Return a key, a text message from the caller, or a tool call or result."""
     ts, said = element.get("ts"), element.get("content", "")
     if element["role"] == "dtmf":
-        turn = flow.next_turn()
-        flow.reach(turn)
+        turn = tracker.next_turn()
+        tracker.reach(turn)
         return [pressed(said, turn, id=f"dtmf:{element['index']}", ts=ts)]
     if element["role"] == "sms":
         id = f"sms{element['index']}"
-        return [tool_call(id, "sms", {}, flow.here, ts), tool_result(id, said, flow.here, ts=ts)]
-    return [tool_event(element, element["role"], flow.here)] if "tool_call_id" in element else []
+        return [tool_call(id, "sms", {}, tracker.here, ts), tool_result(id, said, tracker.here, ts=ts)]
+    return [tool_event(element, element["role"], tracker.here)] if "tool_call_id" in element else []
 
 
 VENDOR: dict[str, Kind] = {
@@ -360,7 +362,7 @@ VENDOR: dict[str, Kind] = {
         Kind("vendor", frames.TranscriptFrame, read_transcript, prepare=frames.transcript),
     ),
     "call_details": Kind("vendor", record("interaction_type", call=frames.Call)),
-    **silent("vendor", "ping_pong"),
+    **ignored("vendor", "ping_pong"),
 }
 APP: dict[str, Kind] = {
     **dict.fromkeys(
@@ -370,7 +372,7 @@ APP: dict[str, Kind] = {
         "app", record("response_type tool_call_id name", arguments=ANYTHING), use_tool, frames.tool_id
     ),
     "tool_call_result": Kind("app", record("response_type tool_call_id", content=ANYTHING), use_tool, frames.tool_id),
-    **silent("app", "config metadata ping_pong update_agent"),
+    **ignored("app", "config metadata ping_pong update_agent"),
 }
 WEBHOOKS: dict[str, Kind] = {
     frames.ELEMENT: Kind(
@@ -384,7 +386,7 @@ WEBHOOKS: dict[str, Kind] = {
     ),
     frames.UPDATED: Kind("vendor", frames.CallFrame, read_transcript, prepare=frames.called),
     **dict.fromkeys(frames.OVER, Kind("vendor", frames.CallFrame, end_call, prepare=frames.called)),
-    **silent(
+    **ignored(
         "vendor",
         """
         call_started transfer_started transfer_bridged transfer_cancelled transfer_ended chat_started chat_ended

@@ -18,11 +18,11 @@ from typing import Any
 
 from voicemem.dialects.caller_fields import CallerFields
 from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
-from voicemem.dialects.kinds import ANYTHING, Kind, keep, many, optional, require_object, silent, translation
+from voicemem.dialects.kinds import ANYTHING, Kind, ignored, keep, many, optional, require_object, translation
 from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import checksum
 from voicemem.dialects.translating import (
-    Flow,
+    TurnTracker,
     begin_voice,
     begins,
     completed,
@@ -273,16 +273,16 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
     Each history repeats earlier ones: unchanged messages are skipped, unless live messages have more of the agent's
     words since.
     """
-    flow = Flow(known)
+    tracker = TurnTracker(known)
     if len(messages) == 1:
-        yield from read_one(messages[0], stamp, reported, flow) or ()
+        yield from read_one(messages[0], stamp, reported, tracker) or ()
         return
     seen, marks = known.notes.get("marks", {}), {}
     has_new_voices = seen.get(VOICES) != checksum(known.notes.get("voices", ()))
     for message in messages:
         mark, item = checksum(message), frames.item_of(message)
         if seen.get(item) != mark or reported or (has_new_voices and message["role"] == "bot"):
-            events = read_one(message, stamp, reported, flow)
+            events = read_one(message, stamp, reported, tracker)
             if events is None:
                 break
             yield from events
@@ -292,25 +292,27 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
         known.note("marks", marks)
 
 
-def read_one(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+def read_one(message: JsonObject, stamp: int | None, reported: bool, tracker: TurnTracker) -> list[MadeEvent] | None:
     """Return the news in one history message; None if this frame may not begin it."""
     match message["role"]:
         case "user":
-            return user_message(message, stamp, reported, flow)
+            return user_message(message, stamp, reported, tracker)
         case "bot":
-            return bot_message(message, stamp, flow)
-    return tools(message, flow.here, message.get("time"))
+            return bot_message(message, stamp, tracker)
+    return tools(message, tracker.here, message.get("time"))
 
 
-def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
-    known, item, text = flow.known, frames.item_of(message), message["message"]
+def user_message(
+    message: JsonObject, stamp: int | None, reported: bool, tracker: TurnTracker
+) -> list[MadeEvent] | None:
+    known, item, text = tracker.known, frames.item_of(message), message["message"]
     before, segment = noted_message("users", item, known), known.segment(item)
-    if known.turn_of(item) is None and flow.has_utterance:
+    if known.turn_of(item) is None and tracker.has_utterance:
         return None
-    unheard = say_unheard(message, flow.here, known) if segment is None else []
+    unheard = say_unheard(message, tracker.here, known) if segment is None else []
     if unheard:
-        flow.answered.add(flow.here)
-    turn = flow.utterance(item, lambda: new_turn(text, reported, flow))
+        tracker.answered.add(tracker.here)
+    turn = tracker.utterance(item, lambda: new_turn(text, reported, tracker))
     if turn is None or (segment is not None and (segment.text == text or is_outdated(before, message, stamp))):
         return None if turn is None else []
     speaking.end_voices(known, message.get("time"))
@@ -337,12 +339,12 @@ def withdraw_merged(kind: str, message: JsonObject, known: Known) -> Iterator[Ma
                 yield LlmCancel(item=one["item"])
 
 
-def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[MadeEvent] | None:
+def bot_message(message: JsonObject, stamp: int | None, tracker: TurnTracker) -> list[MadeEvent] | None:
     """Return the spoken part of a reply, from the history; live messages may have its whole text."""
-    known, item, text = flow.known, frames.item_of(message), message["message"]
+    known, item, text = tracker.known, frames.item_of(message), message["message"]
     item = known.notes.get(f"={item}", item)
     before, reply = noted_message("bots", item, known), known.reply(item)
-    turn = flow.reply(item)
+    turn = tracker.reply(item)
     if turn is None:
         return None
     if reply is not None and is_outdated(before, message, stamp):
@@ -477,15 +479,15 @@ def tools(message: JsonObject, turn: int, ts: int | None) -> list[MadeEvent]:
 # Live messages
 
 
-def new_turn(text: str, reported: bool, flow: Flow) -> int:
+def new_turn(text: str, reported: bool, tracker: TurnTracker) -> int:
     """Return the turn of the live transcript that an utterance repeats, else a new one if the last has an answer."""
-    known = flow.known
+    known = tracker.known
     newest = range(max(known.notes.get("at", 0) + 1, known.next_turn - MAX_LIVE), known.next_turn)
     said = {turn: live for turn in newest if (live := known.text_of(f"~u{turn}"))}
     repeated = next((turn for turn, live in said.items() if speaking.is_similar(live, text)), None)
     if repeated is None and reported:
         repeated = next(iter(said), None)
-    return flow.next_turn() if repeated is None else repeated
+    return tracker.next_turn() if repeated is None else repeated
 
 
 KINDS: dict[str, Kind] = {
@@ -511,7 +513,7 @@ KINDS: dict[str, Kind] = {
         "vendor", sent("toolCallId name?", result=ANYTHING), use_tools, prepare=frames.tool_answer
     ),
     # Messages that add nothing to the transcript.
-    **silent(
+    **ignored(
         "vendor",
         """
         assistant-request assistant.started call.artifact.upload call.delete.failed call.deleted

@@ -32,8 +32,8 @@ from voicemem.protocol.telephone import INTERNATIONAL
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
-MAX_ASIDE = 10_000
-MAX_ASIDE_BYTES = 4 * MAX_DIALECT_FRAME_BYTES
+MAX_QUEUED = 10_000
+MAX_QUEUED_BYTES = 4 * MAX_DIALECT_FRAME_BYTES
 """The most bytes of queued frames; further ones are dropped and counted."""
 RawMessage = str | bytes | bytearray | memoryview
 MAX_WAITING = 64
@@ -41,7 +41,7 @@ MAX_WAITING = 64
 CLOSED = "closed"
 
 
-class CrossingMessage(NamedTuple):
+class CopiedMessage(NamedTuple):
     """A message of the connection."""
 
     data: str | bytes
@@ -52,7 +52,7 @@ class CrossingMessage(NamedTuple):
     """The time, Unix ms."""
 
 
-class ReducedCrossing(NamedTuple):
+class ReducedMessage(NamedTuple):
     """The kept part of a message."""
 
     frame: Frame
@@ -69,17 +69,17 @@ class FrameQueue:
     slice_ns = 1_000_000
     """How long messages are reduced before the call may continue."""
 
-    def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[ReducedCrossing], object]) -> None:
+    def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[ReducedMessage], object]) -> None:
         self.dialect = dialect
         self.keep_typed = keep_typed
         self.forward = forward
         self.counts: Counter[str] = Counter()
         """Messages by outcome: taken, ignored, unknown, malformed, dropped."""
         self.named: set[str] = set()
-        self.aside: deque[CrossingMessage] = deque()
-        self.aside_bytes = 0
+        self.queued: deque[CopiedMessage] = deque()
+        self.queued_bytes = 0
         self.is_scheduled = False
-        self.audio: ReducedCrossing | None = None
+        self.audio: ReducedMessage | None = None
         """An audio count that may still grow."""
         self.caller: JsonObject = {}
         """The caller's fields, until a frame carries them."""
@@ -91,13 +91,13 @@ class FrameQueue:
         if not isinstance(data, str | bytes):
             data = bytes(data)  # the sender may use its buffer again
         size = len(data)
-        if len(self.aside) >= MAX_ASIDE or self.aside_bytes + size > MAX_ASIDE_BYTES:
+        if len(self.queued) >= MAX_QUEUED or self.queued_bytes + size > MAX_QUEUED_BYTES:
             self.counts["dropped"] += 1
             if self.counts["dropped"] == 1:
                 LOG.warning("The memory has missed a frame: more of them came than could be reduced.")
             return
-        self.aside.append(CrossingMessage(data, is_text, side, now_ms() if ts is None else ts))
-        self.aside_bytes += size
+        self.queued.append(CopiedMessage(data, is_text, side, now_ms() if ts is None else ts))
+        self.queued_bytes += size
         if not self.is_scheduled:
             self.schedule()
 
@@ -106,27 +106,27 @@ class FrameQueue:
         try:
             self.loop.call_soon(self.work)
         except RuntimeError:  # the event loop was closed: no more of this call can be sent
-            self.aside.clear()
+            self.queued.clear()
 
     def work(self) -> None:
         self.is_scheduled = False
         until = time.perf_counter_ns() + self.slice_ns
-        while self.aside:
-            self.take(self.aside.popleft())
-            if self.aside and time.perf_counter_ns() > until:
+        while self.queued:
+            self.take(self.queued.popleft())
+            if self.queued and time.perf_counter_ns() > until:
                 self.schedule()
                 return
 
     def finish(self) -> None:
         """Reduce all queued messages, and forward the count that was being merged."""
-        while self.aside:
-            self.take(self.aside.popleft())
+        while self.queued:
+            self.take(self.queued.popleft())
         self.forward_audio()
 
-    def take(self, crossing: CrossingMessage) -> None:
-        self.aside_bytes -= len(crossing.data)
+    def take(self, message: CopiedMessage) -> None:
+        self.queued_bytes -= len(message.data)
         try:
-            frame = self.reduce(crossing)
+            frame = self.reduce(message)
             if frame is not None and frame.typed and not self.keep_typed:
                 frame = None
             self.counts["ignored" if frame is None else "taken"] += 1
@@ -141,13 +141,13 @@ class FrameQueue:
             self.reject(error)
             return
         if frame is not None:
-            self.forward_in_order(ReducedCrossing(self.with_caller(frame), crossing.side, crossing.ts))
+            self.forward_in_order(ReducedMessage(self.with_caller(frame), message.side, message.ts))
 
-    def reduce(self, crossing: CrossingMessage) -> Frame | None:
+    def reduce(self, message: CopiedMessage) -> Frame | None:
         """Return the kept part of a message. Raises `MalformedFrame`, `UnknownFrame`."""
-        raw = raw_frame(crossing)
+        raw = raw_frame(message)
         self.note_caller(raw)
-        return self.dialect.reduce(raw, crossing.side)
+        return self.dialect.reduce(raw, message.side)
 
     def note_caller(self, raw: RawFrame) -> None:
         picked = self.dialect.caller.pick(raw)
@@ -168,7 +168,7 @@ class FrameQueue:
             reason = str(error) if isinstance(error, MalformedFrame) else type(error).__name__
             LOG.warning("A message is not a frame of %s, and is left out: %s", self.dialect.name, reason)
 
-    def forward_in_order(self, reduced: ReducedCrossing) -> None:
+    def forward_in_order(self, reduced: ReducedMessage) -> None:
         """Forward a frame after earlier ones; an audio count may wait to be merged."""
         if self.audio is not None:
             both = merged(self.audio, reduced)
@@ -189,23 +189,23 @@ class FrameQueue:
             self.forward(audio)
 
 
-def raw_frame(crossing: CrossingMessage) -> RawFrame:
+def raw_frame(message: CopiedMessage) -> RawFrame:
     """Return the frame in a message: a JSON object, or other text or bytes. Raises `MalformedFrame`."""
-    data = crossing.data
+    data = message.data
     if len(data) > MAX_DIALECT_FRAME_BYTES:
         raise MalformedFrame("A frame may be at most 16 MiB.")
-    if isinstance(data, bytes) and not crossing.is_text and not data.lstrip(b" \t\r\n").startswith(b"{"):
+    if isinstance(data, bytes) and not message.is_text and not data.lstrip(b" \t\r\n").startswith(b"{"):
         return data
     try:
         value = decode_json(data.encode() if isinstance(data, str) else data)
     except MALFORMED:
-        return data.decode() if isinstance(data, bytes) and crossing.is_text else data
+        return data.decode() if isinstance(data, bytes) and message.is_text else data
     if not isinstance(value, dict):
         raise MalformedFrame("A frame is a JSON object or a text.")
     return value
 
 
-def merged(one: ReducedCrossing, other: ReducedCrossing) -> ReducedCrossing | None:
+def merged(one: ReducedMessage, other: ReducedMessage) -> ReducedMessage | None:
     """Merge two audio counts of about the same time; None if they differ otherwise."""
     if not other.frame.counts_audio or one.side != other.side or other.ts - one.ts > MERGED_MS:
         return None
@@ -246,7 +246,7 @@ class CallMemory:
     keep_typed: bool = True
     ends: bool = True
     """True if the session ends with the connection."""
-    queue_kind: Callable[[Dialect, bool, Callable[[ReducedCrossing], object]], FrameQueue] = FrameQueue
+    queue_kind: Callable[[Dialect, bool, Callable[[ReducedMessage], object]], FrameQueue] = FrameQueue
     times: Times = Times()  # noqa: RUF009 (it is a constant)
 
     def __post_init__(self) -> None:
@@ -319,12 +319,12 @@ class CallMemory:
     # From the connection
 
     def received(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
-        self.cross(data, "vendor" if self.side == "app" else "app", is_text, ts)
+        self.copy(data, "vendor" if self.side == "app" else "app", is_text, ts)
 
     def sent(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
-        self.cross(data, self.side, is_text, ts)
+        self.copy(data, self.side, is_text, ts)
 
-    def cross(self, data: RawMessage, side: Side, is_text: bool, ts: int | None) -> None:
+    def copy(self, data: RawMessage, side: Side, is_text: bool, ts: int | None) -> None:
         if self.left_at is not None and not self.closed_by_app:  # openai's SDK has reconnected
             self.stop_timer()
             self.left_at = None
@@ -341,7 +341,7 @@ class CallMemory:
             self.queue.finish()
         self.stop_timer()
         delay_s = self.times.closed_s if is_clean else self.times.lost_s
-        self.timer = self.queue.loop.call_later(delay_s, self.leave_alone)
+        self.timer = self.queue.loop.call_later(delay_s, self.end_if_lost)
 
     def failed(self, error: Exception) -> None:
         self.queue.reject(error)
@@ -353,13 +353,13 @@ class CallMemory:
 
     # To the memory
 
-    def take(self, crossing: ReducedCrossing) -> None:
+    def take(self, message: ReducedMessage) -> None:
         """Send a frame to its session, which it may be the first to name."""
-        frame = crossing.frame
+        frame = message.frame
         if self.background is None and frame.session_id:
             is_private = INTERNATIONAL.search(frame.session_id) is not None  # it contains a phone number
             self.begin(None if is_private else session_id_of(frame.session_id))
-        event = {"type": "frame", "dialect": self.dialect.name, "from": crossing.side, "ts": crossing.ts}
+        event = {"type": "frame", "dialect": self.dialect.name, "from": message.side, "ts": message.ts}
         self.forward({**event, "frame": frame.content}, frame.end is not None)
 
     def forward(self, event: JsonObject, ends: bool = False) -> None:
@@ -395,7 +395,7 @@ class CallMemory:
             self.forward({"type": "session.end", "reason": reason, "ts": ts}, ends=True)
         self.ended = True
 
-    def leave_alone(self) -> None:
+    def end_if_lost(self) -> None:
         """End the session of a connection that did not come back, unless another connection continues it."""
         self.timer = None
         if self.ends and (self.background is None or self.background.is_alone):

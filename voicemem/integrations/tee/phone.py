@@ -235,21 +235,21 @@ class PhoneMeter:
 class PhoneQueue(memory.FrameQueue):
     """Queues a phone's messages, and forwards reports in place of audio."""
 
-    def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[memory.ReducedCrossing], object]) -> None:
+    def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[memory.ReducedMessage], object]) -> None:
         super().__init__(dialect, keep_typed, forward)
         self.meter = PhoneMeter(secrets.token_hex(16))
         self.timer: asyncio.TimerHandle | None = None
         self.timer_ts = 0
 
-    def reduce(self, crossing: memory.CrossingMessage) -> Frame | None:
-        came = memory.raw_frame(crossing)
+    def reduce(self, message: memory.CopiedMessage) -> Frame | None:
+        came = memory.raw_frame(message)
         self.note_caller(came)
-        raw = self.meter.take(came, crossing.side, crossing.ts)
-        due = self.meter.due(crossing.ts)
-        if due is not None and (due <= crossing.ts or raw is not None):
-            self.report(crossing.ts)
-        self.set_timer(crossing.ts)
-        return None if raw is None else self.dialect.reduce(raw, crossing.side)
+        raw = self.meter.take(came, message.side, message.ts)
+        due = self.meter.due(message.ts)
+        if due is not None and (due <= message.ts or raw is not None):
+            self.report(message.ts)
+        self.set_timer(message.ts)
+        return None if raw is None else self.dialect.reduce(raw, message.side)
 
     def finish(self) -> None:
         super().finish()
@@ -260,7 +260,7 @@ class PhoneQueue(memory.FrameQueue):
         raw = self.meter.report(ts)
         frame = None if raw is None else self.dialect.reduce(raw, "app")
         if frame is not None:
-            self.forward(memory.ReducedCrossing(frame, "app", ts))
+            self.forward(memory.ReducedMessage(frame, "app", ts))
 
     def set_timer(self, ts: int) -> None:
         """Report once a report is due."""

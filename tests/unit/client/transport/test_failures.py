@@ -7,7 +7,7 @@ import socket
 from tests.support.rows import every_row
 from voicemem.client.errors import Busy, RequestRefused, Unreachable
 from voicemem.client.transport.connection import Blocked, handshake_error
-from voicemem.client.transport.failures import CHECKS, check_of, display_url, unreachable, with_check
+from voicemem.client.transport.failures import CHECKS, advice_for, display_url, unreachable, with_advice
 
 URL = "wss://me:hidden@h:1/v1/ingest?token=hidden"
 BOTH_REFUSED = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call failed"
@@ -33,8 +33,8 @@ def test_a_reason_is_never_empty(error: Exception, reason: str) -> None:
 
 def test_each_check_is_found_by_its_reason() -> None:
     """What to check follows the reason as a sentence; for other reasons there is nothing to say."""
-    assert [check_of(f"{reason}: more") for reason in CHECKS] == list(CHECKS.values())
-    assert with_check("the moon is full") == "the moon is full."
+    assert [advice_for(f"{reason}: more") for reason in CHECKS] == list(CHECKS.values())
+    assert with_advice("the moon is full") == "the moon is full."
 
 
 def test_an_address_is_shown_without_secrets() -> None:

@@ -16,7 +16,7 @@ from tests.support.rows import every_row
 from tests.support.waiting import eventually
 from voicemem.dialects.caller_fields import CALLER
 from voicemem.dialects.registry import DIALECTS
-from voicemem.integrations.tee.memory import FrameQueue, ReducedCrossing
+from voicemem.integrations.tee.memory import FrameQueue, ReducedMessage
 from voicemem.protocol.types import JsonObject
 
 JSON = st.recursive(
@@ -26,8 +26,8 @@ JSON = st.recursive(
 )
 
 
-def queue_for(dialect: str, keep_typed: bool = True) -> tuple[FrameQueue, list[ReducedCrossing]]:
-    handed: list[ReducedCrossing] = []
+def queue_for(dialect: str, keep_typed: bool = True) -> tuple[FrameQueue, list[ReducedMessage]]:
+    handed: list[ReducedMessage] = []
     return FrameQueue(DIALECTS[dialect], keep_typed, handed.append), handed
 
 
@@ -46,7 +46,7 @@ async def test_recorded_calls(recording: Recording) -> None:
     queue.finish()
     assert audio_added_up(expected) == audio_added_up([without_caller(one.frame.content) for one in handed])
     assert len(recording.envelopes()) == queue.counts["taken"] + queue.counts["ignored"]
-    assert 0 == queue.aside_bytes
+    assert 0 == queue.queued_bytes
 
 
 def without_caller(content: JsonObject) -> JsonObject:
@@ -73,7 +73,7 @@ async def test_counts_of_audio_are_added_up() -> None:
     queue.put('{"type": "response.output_text.delta", "item_id": "b", "delta": "Hi"}', "vendor")
     put("b", 4)
     assert [] == handed
-    await eventually(0, lambda: waiting(queue.aside))
+    await eventually(0, lambda: waiting(queue.queued))
     sizes = [one.frame.content.get("audio_bytes", one.frame.content.get("delta")) for one in handed]
     assert [9, 9, "Hi"] == sizes
     await eventually(4, lambda: waiting(handed))

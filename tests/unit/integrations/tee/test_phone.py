@@ -142,7 +142,7 @@ async def test_streams_without_ids_are_different() -> None:
         queue.put(json.dumps(start), "vendor", True, BEGAN)
         queue.put(bytes(32_000), "app", False, BEGAN)
         queue.put(json.dumps({"action": "clear"}), "app", True, BEGAN + 500)
-        while queue.aside:
+        while queue.queued:
             queue.work()
     streams = {frame.content["streamSid"] for frame in frames if frame.content["event"] == "playback"}
     assert len(streams) == 2
