@@ -12,6 +12,7 @@ from tests.support.samples.exported_calls import TEXTS
 from voicemem.exports.call import (
     FIRST_MS,
     LAST_MS,
+    PART,
     cue_time,
     date_and_clock,
     date_time,
@@ -27,6 +28,14 @@ from voicemem.exports.call import (
 def test_a_text_is_on_one_line(text: str) -> None:
     """Whatever counts as a line break anywhere."""
     assert 1 >= len(one_line(text).splitlines())
+
+
+@given(TEXTS, st.integers(1, 3 * PART))
+def test_one_line_has_the_words_of_the_text(text: str, repeated: int) -> None:
+    """They have one space between each other, wherever a long text is divided."""
+    long = (text * (repeated // max(1, len(text))))[:repeated]
+    assert strip_invisible(long).split() == one_line(long).split()
+    assert "  " not in one_line(long)
 
 
 def test_what_reorders_text_goes_and_what_is_written_from_right_to_left_stays() -> None:
