@@ -39,9 +39,9 @@ MAX_INDEXED_FIRST = 50
 """The most sessions that are indexed before a search whose scope has them."""
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
-PAUSE_FACTOR, WAITING_FEW = 9, 500
+PAUSE_FACTOR, LEAST_FACTOR, WAITING_FEW = 9, 4, 1_000
 """The pause after a step, as a multiple of it, while events come in or webhooks go out: calls have priority. It is one
-less for each `WAITING_FEW` sessions that are due, so that the backlog does not grow without end."""
+less for each `WAITING_FEW` sessions that are due, down to `LEAST_FACTOR`: each of thousands of ends has a webhook."""
 CHECK_INTERVAL_S = 300.0
 """The time between two checks of all sessions on a store with several nodes, one of which may have died."""
 MAX_WAITING, TAKEN_TOGETHER = 5_000, 500
@@ -142,7 +142,7 @@ class TranscriptIndexer:
     async def pause_after(self, step: tuple[float, int]) -> None:
         begun, done = step
         is_quiet = self.feed.commits + self.count_payloads() == done
-        factor = 1 if is_quiet else max(1, PAUSE_FACTOR - self.due // WAITING_FEW)
+        factor = 1 if is_quiet else max(LEAST_FACTOR, PAUSE_FACTOR - self.due // WAITING_FEW)
         await asyncio.sleep(min(MAX_PAUSE_S, factor * (asyncio.get_running_loop().time() - begun)))
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:

@@ -94,7 +94,7 @@ def is_final(state: State, entry: MessageEntry) -> bool:
 
 def has_open_messages(state: State, number: int) -> bool:
     """Return whether a turn has a message that may still be playing; it becomes a passage once it is over."""
-    turn = state.turns.get(number)
+    turn = state.turns.get(number) if state.closed_ts is None else None  # after the close all is final
     return turn is not None and any(not is_final(state, entry) for entry in turn_entries(state, turn))
 
 
