@@ -15,6 +15,7 @@ from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.codec import ENCODER, MALFORMED, RejectedEvent, check_frame
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import MAX_VALUES, Reason, SessionId
+from voicemem.runtime import FairQueue
 from voicemem.sessions.lifecycle import Presence, Sessions
 from voicemem.sessions.recording.batches import ProducerLease, ReducedFrame, SenderState
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
@@ -65,6 +66,8 @@ class InboundWebhooks:
         self.recorder = recorder
         self.sessions = sessions
         self.presence = presence
+        self.large = FairQueue(1)
+        """The slot of large webhooks: one takes ten times its size until it is journaled."""
 
     def is_signed(self, verify: Verify, body: bytes, headers: Mapping[str, str], secrets: Iterable[str]) -> bool:
         """Return whether one of the secrets signs the bytes as they came."""

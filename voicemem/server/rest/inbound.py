@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from functools import partial
 from typing import Annotated, NoReturn
 
@@ -20,7 +21,7 @@ from voicemem.security.access import DEFAULT_PROJECT, Gate, Grant
 from voicemem.security.audit import Act, audit
 from voicemem.security.caller_ids import Fact
 from voicemem.security.hook_secrets import HookSecret, check_hooked, find_hooked, new_hook_secret, read_target
-from voicemem.server.http.request import DECODING, Request, json_response, read_body
+from voicemem.server.http.request import DECODING, LARGE_BODY_BYTES, Request, json_response, read_body
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes, Tag
 from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES, HookAddress, HookTaken
@@ -123,9 +124,11 @@ async def import_hook(request: Request) -> web.StreamResponse:
 async def record(request: Request, dialect: Dialect | None, body: bytes, address: HookAddress) -> web.StreamResponse:
     if dialect is None:  # its platform only asks
         return json_response(HookTaken(None, 0))
-    read = partial(request.services.inbound_webhooks.read, dialect, body)
-    reduced, caller = await request.shared[DECODING].decode(len(body), read, address.project)
-    return json_response(await request.services.inbound_webhooks.record(dialect, reduced, address, caller))
+    webhooks = request.services.inbound_webhooks
+    read = partial(webhooks.read, dialect, body)
+    async with webhooks.large.slot(address.project) if len(body) > LARGE_BODY_BYTES else nullcontext():
+        reduced, caller = await request.shared[DECODING].decode(len(body), read, address.project)
+        return json_response(await webhooks.record(dialect, reduced, address, caller))
 
 
 def start_in(dialect: str, body: bytes) -> CallStart | None:
