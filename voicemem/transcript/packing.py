@@ -119,10 +119,10 @@ class Records(dict[int, T]):
             left -= weight
             yield number
 
-    def pack(self, stays: Callable[[T], bool], few: int = FEW) -> list[T]:
+    def pack(self, stays: Callable[[T], bool], few: int = FEW, waits: bool = True) -> list[T]:
         """Pack the oldest records, except those that `stays` names and the newest `few`. Return the packed ones."""
         newest = next(reversed(self), None) if few else None
-        self.waiting = self.still_waiting() if few else {}
+        self.waiting = self.still_waiting() if few and waits else {}
         kept = {newest, *(~block for block in self.waiting)}
         numbers = {*self.oldest(few), *chain.from_iterable(self.unpacked.values())} - kept
         heavy = {~number for number in numbers if self.weigh(self[number]) > self.heavy}

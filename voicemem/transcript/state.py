@@ -412,17 +412,17 @@ class State(Struct, array_like=True, dict=True):
         return self.has_heavy and self.is_very_large
 
     def pack(self, few: int = FEW) -> None:
-        """Pack the least recently used records of a very large call, and all of a heavy call that is over.
+        """Pack the least recently used records of a very large call; of one that is over, no heavy turn waits.
 
         The state must be settled.
         """
-        if self.is_heavy and self.closed_ts is not None:
-            few = 0
+        is_over = self.is_heavy and self.closed_ts is not None
+        if is_over:
             self.memo.speech.clear()
         if self.is_very_large and not isinstance(self.turns, Records):
             self.find_packed()
         if isinstance(self.turns, Records) and isinstance(self.replies, Records):
-            for turn in self.turns.pack(has_open_speech, few):
+            for turn in self.turns.pack(has_open_speech, few, waits=not is_over):
                 self.memo.forget_turn(turn)
             for reply in self.replies.pack(lambda reply: False, few):
                 self.memo.forget_reply(reply.id)
