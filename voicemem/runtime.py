@@ -168,12 +168,17 @@ class Reader:
         made, size = await make()
         while (size or self.size) and not self.take(size):
             del made
+            await self.reserve(size)
+            made, size = await make()
+        return made
+
+    async def reserve(self, size: int) -> None:
+        """Hold a number of bytes as soon as other readers of the owner leave room for them."""
+        while not self.take(size):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             assert self.share is not None
             self.share.waiting.append(turn)
             await turn
-            made, size = await make()
-        return made
 
     def close(self) -> None:
         share = self.share

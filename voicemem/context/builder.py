@@ -424,6 +424,13 @@ def render_body(
     return body | {"carried": None} if selection.carries_later else body
 
 
+def makes_texts(stream: Stream, options: ContextOptions) -> bool:
+    """Return whether a body has texts that the memory does not hold: enriched ones, or neighbours' texts joined."""
+    llm = parse_config(stream.config).llm
+    alternate = llm.alternate is True if options.alternate is None else options.alternate
+    return bool(options.enrich) or alternate or formats.STYLES[options.style or llm.style].alternates
+
+
 async def make_user_documents(
     read_models: ReadModelCache, project: str, session_config: SessionConfig
 ) -> tuple[JsonObject, ...]:

@@ -349,7 +349,9 @@ class LibrarySession:
 
     async def checkpoint(self) -> bytes:
         """Return the session as one portable document."""
-        return b"".join([piece async for piece in write_checkpoint(self.library.store, await self._stream())])
+        library = self.library
+        pieces = write_checkpoint(library.store, library.read_models.off_loop, await self._stream())
+        return b"".join([piece async for piece in pieces])
 
     async def fork(self, at_turn: int, session_id: str | None = None, **configuration: Any) -> LibrarySession:
         """Create a session that remembers this one up to a turn."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -30,6 +30,7 @@ from voicemem.protocol.types import JsonObject, Name, SequenceNumber
 from voicemem.redaction.texts import Rules
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.off_loop import OffLoop
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
 from voicemem.sessions.recording.recorder import reduce_frame
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
@@ -216,13 +217,13 @@ class CheckpointPieces(Struct, gc=False):
 # Writing
 
 
-async def write_checkpoint(store: Store, stream: Stream) -> AsyncGenerator[bytes, None]:
-    """Yield the checkpoint of a session up to the position of its row. Raises `StoreUnavailable`."""
+async def write_checkpoint(store: Store, off_loop: OffLoop, stream: Stream) -> AsyncGenerator[bytes, None]:
+    """Yield the checkpoint of a session up to the position of its row, in pieces. Raises `StoreUnavailable`."""
     session = msgspec.json.encode(
         CheckpointSession(stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.config)
     )
     digest, position = Digest(session), 0
-    head = (
+    mark = (
         f'{{"voicemem":"{CHECKPOINT_KIND}","version":{CHECKPOINT_VERSION},"session":'.encode()
         + session
         + b',"events":['
@@ -232,14 +233,19 @@ async def write_checkpoint(store: Store, stream: Stream) -> AsyncGenerator[bytes
         if not rows:
             raise StoreUnavailable("The session was erased meanwhile.")
         payloads = await payloads_with_texts(store, stream, rows)
-        entries = []
-        for row, payload in zip(rows, payloads, strict=True):
-            entry = CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(payload))
-            entries.append(msgspec.json.encode(entry))
-            digest.add(entries[-1])
-        yield head + b",".join(entries)
-        head, position = b",", rows[-1].position
-    yield (b"" if position else head) + b'],"sha256":"' + digest.hex().encode() + b'"}'
+        async for piece in off_loop.pieces(entry_parts(rows, payloads, digest, mark), stream.project):
+            yield piece
+        mark, position = b",", rows[-1].position
+    yield (b"" if position else mark) + b'],"sha256":"' + digest.hex().encode() + b'"}'
+
+
+def entry_parts(rows: Sequence[JournalRow], payloads: Sequence[bytes], digest: Digest, mark: bytes) -> Iterator[bytes]:
+    """Yield entries of a checkpoint, the first after `mark` and the others after a comma; the digest gets each."""
+    for row, payload in zip(rows, payloads, strict=True):
+        entry = msgspec.json.encode(CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(payload)))
+        digest.add(entry)
+        yield mark + entry
+        mark = b","
 
 
 class Digest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -28,7 +28,7 @@ from voicemem.protocol.codec import is_valid_json
 from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
 from voicemem.protocol.memories import Analysis
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, fields_of
-from voicemem.runtime import Clock
+from voicemem.runtime import Clock, Reader
 from voicemem.sessions.journal_pages import events_at
 from voicemem.sessions.lifecycle import Label, StateName
 from voicemem.sessions.off_loop import next_piece
@@ -44,6 +44,8 @@ from voicemem.transcript.state import State
 
 SESSIONS_AT_ONCE = 20
 """Sessions listed at a time: each may have a configuration of 256 KiB."""
+LOADING_BYTES = 32 * 1024 * 1024
+"""The bytes that a session is expected to take while it is loaded."""
 
 
 AnyJson = Annotated[Raw, Meta(extra_json_schema={})]
@@ -156,10 +158,6 @@ def call_line(stream: Stream, name: FormatName, parts: Iterator[str]) -> Iterato
     yield b"}\n"
 
 
-async def load_in_background(read_models: ReadModelCache, stream: Stream) -> ReadModel:
-    return await read_models.load_as_of(stream.key, stream.position, background=True, owner=stream.project)
-
-
 def line_of(line: CallsLine) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
@@ -169,6 +167,7 @@ class Exporting(Struct):
 
     store: Store
     read_models: ReadModelCache
+    reader: Reader
     project: str
     user_id: str
     with_events: bool = False
@@ -182,13 +181,28 @@ class Exporting(Struct):
             self.counts[type(line)] += 1
         return bytes(text)
 
+    async def load(self, stream: Stream) -> ReadModel:
+        """Return a read model of the export's own, as soon as the project's readers leave room for it.
+
+        How large it is shows once it is loaded.
+        """
+
+        async def load() -> tuple[ReadModel, int]:
+            read_model = await self.read_models.load_as_of(
+                stream.key, stream.position, background=True, owner=stream.project
+            )
+            return read_model, read_model.folded_bytes if read_model.is_large else 0
+
+        await self.reader.reserve(LOADING_BYTES)
+        return await self.reader.make(load)
+
     async def user(self) -> AsyncGenerator[bytes, None]:
         of_user = MemoryFilter(project=self.project, user_ids=AnyOf((self.user_id,)), with_superseded=True)
         async for piece in self.kept(of_user):
             yield piece
         for stream in await self.store.journal.find_person(self.project, self.user_id):
             try:
-                read_model = await load_in_background(self.read_models, stream)
+                read_model = await self.load(stream)
                 async for piece in self.documents(stream, None, read_model.state.document):
                     yield piece
             except (SessionQuarantined, DamagedEntry):
@@ -206,7 +220,7 @@ class Exporting(Struct):
         )
         read_model = None
         with suppress(SessionQuarantined, DamagedEntry):
-            read_model = await load_in_background(self.read_models, stream)
+            read_model = await self.load(stream)
             if read_model.position < stream.position:
                 return
         yield self.encode([head])
@@ -295,20 +309,22 @@ async def export_user(
 
     Sessions that begin meanwhile may be missing. With `with_events`, journals are included.
     """
-    export = Exporting(store, read_models, project, user_id, with_events)
-    filter = SessionFilter(project=project, user_id=user_id, limit=SESSIONS_AT_ONCE)
-    count = await store.journal.count_sessions(filter, MAX_INTEGER)
-    linked = await store.users.find_linked(project, user_id)
-    yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count, UNSET if linked is None else linked)])
-    async for piece in export.user():
-        yield piece
-    async for page in store.journal.list_pages(filter):
-        for stream in page:
-            async for piece in export.session(stream):
-                if piece:
-                    yield piece
-    counts = [export.counts[kind] for kind in (ExportedSession, ExportedMessage, ExportedMemory, Unreadable)]
-    yield export.encode([ExportEnd(export.counts.total(), *counts)])
+    with closing(Reader(read_models.budget.reading, project)) as reader:
+        export = Exporting(store, read_models, reader, project, user_id, with_events)
+        filter = SessionFilter(project=project, user_id=user_id, limit=SESSIONS_AT_ONCE)
+        count = await store.journal.count_sessions(filter, MAX_INTEGER)
+        linked = await store.users.find_linked(project, user_id)
+        begin = ExportBegin(VERSION, user_id, project, clock(), count, UNSET if linked is None else linked)
+        yield export.encode([begin])
+        async for piece in export.user():
+            yield piece
+        async for page in store.journal.list_pages(filter):
+            for stream in page:
+                async for piece in export.session(stream):
+                    if piece:
+                        yield piece
+        counts = [export.counts[kind] for kind in (ExportedSession, ExportedMessage, ExportedMemory, Unreadable)]
+        yield export.encode([ExportEnd(export.counts.total(), *counts)])
 
 
 def transcript_lines(session_id: str, state: State) -> Iterator[ExportLine]:

@@ -193,6 +193,22 @@ async def read_large_slowly(scene: Scene) -> None:
     await asyncio.gather(*(scene.read_slowly(PATHS[number % len(PATHS)]) for number in range(20)))
 
 
+async def send_wide_texts(scene: Scene) -> None:
+    """120 texts of one speaker, 20 MB of them, in letters that take two bytes each in memory."""
+    await scene.posted("/v1/sessions", {"session_id": "wide", "user_id": "ann"})
+    for first in range(1, 121, 3):
+        some = [{"type": "asr", "text": "漢字 " * 24_000, "final": True, "turn_id": n} for n in range(first, first + 3)]
+        await scene.posted("/v1/sessions/wide/events", some)
+
+
+async def read_copies(scene: Scene) -> None:
+    """Answers with texts that are made anew for each reader."""
+    context = "/v1/sessions/wide/context?policy=full&style"
+    enriched = f"{context}=gemini&enrich=users,originals,timestamps"
+    for path in (f"{context}=anthropic", enriched, "/v1/sessions/wide/checkpoint", "/v1/users/ann/export"):
+        await asyncio.gather(*(scene.read(path) for _ in range(8)))
+
+
 async def send_long_histories(scene: Scene) -> None:
     """Messages of 1.6 MB that are 32,000 frames each, over four connections."""
     messages = [{"role": ("bot", "user")[n % 2], "message": "hi", "time": BEGAN + n} for n in range(32_000)]
@@ -276,6 +292,7 @@ CASES = [
     Case("small frames about a long reply", send_long_replies, fold_small_frames),
     Case("large answers", send_large_texts, read_large),
     Case("large answers to slow readers", send_large_texts, read_large_slowly),
+    Case("large answers of texts made anew", send_wide_texts, read_copies),
     Case("long histories in one message", nothing, send_long_histories),
     Case("searches and summary views", keep_memories, search_and_summarise),
 ]

@@ -71,9 +71,9 @@ class ForkPoint(Struct, frozen=True):
 @ROUTES.add("GET /v1/sessions/{id}/checkpoint", "read", Checkpoint)
 async def read_checkpoint(request: Request, stream: Stream) -> web.StreamResponse:
     """Read the session with its journal as one portable document, without secrets."""
-    return await stream_body(
-        request, {"Content-Type": JSON}, checkpoints.write_checkpoint(request.services.store, stream)
-    )
+    services = request.services
+    pieces = checkpoints.write_checkpoint(services.store, services.read_models.off_loop, stream)
+    return await stream_body(request, {"Content-Type": JSON}, pieces)
 
 
 @ROUTES.add(

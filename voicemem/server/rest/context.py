@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from sys import getsizeof
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -14,6 +15,7 @@ from voicemem.context.builder import (
     ContextSelection,
     SummaryState,
     Usage,
+    makes_texts,
     render_body,
     select_context,
     usage_of,
@@ -31,6 +33,8 @@ ROUTES = Routes()
 
 LARGE_CHARACTERS = 256 * 1024
 """Characters of messages from which on a context is made and sent in pieces."""
+MAKING_BYTES = 6
+"""The bytes per character while texts are enriched and joined: up to three copies of letters of two bytes."""
 TOOL_BYTES = 500
 """The bytes that a tool call counts besides its arguments and result."""
 LARGE_MESSAGES = 1_000
@@ -146,7 +150,10 @@ async def read_context(request: Request, query: ContextQuery, stream: Stream) ->
             services.summaries.check_again(stream)
         return made, size
 
-    with reader_of(request, stream) as reader:
+    has_own_texts = makes_texts(stream, options)
+    with reader_of(request, None if has_own_texts else stream) as reader:
+        if has_own_texts and (characters := (await read_models.get(stream)).characters) > LARGE_CHARACTERS:
+            await reader.reserve(MAKING_BYTES * characters)
         made: bytes | JsonObject = await reader.make(make)
         if isinstance(made, bytes):
             return Answer(made)
@@ -165,7 +172,7 @@ def body_of(
     """
     size = selection.characters
     if size > LARGE_CHARACTERS:
-        size = sum(len(message.content) for message in selection.messages)
+        size = sum(getsizeof(message.content) for message in selection.messages)
     tools = sum(TOOL_BYTES + len(use.arguments_json) + len(use.result_json) for use in selection.tools)
     is_large = size + tools > LARGE_CHARACTERS
     body = render_body(selection, options, as_json=not is_large, lazily=is_large)

@@ -29,6 +29,7 @@ from voicemem.protocol.events import SessionUpdate
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime, new_id
 from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.off_loop import OffLoop
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import validated_update
 from voicemem.store.append_rules import Offer
@@ -87,7 +88,7 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
             await here.journal.close_session(key, SessionEnding(NOW, ended, ended == "idle"), new_id(), NOW + 99)
         original = await here.journal.find_session("p", "s")
         assert original is not None
-        document = b"".join([piece async for piece in write_checkpoint(here, original)])
+        document = b"".join([piece async for piece in write_checkpoint(here, OffLoop(), original)])
         assert API_KEY.encode() not in document
         if pretty:
             document = json.dumps(json.loads(document), indent=1).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from voicemem.runtime import ReadBudget, Reader
 
@@ -72,3 +73,26 @@ async def test_a_reader_that_grows_and_one_that_has_left() -> None:
     older.close()
     older.close()
     assert room.shares == {}
+
+
+async def test_what_waited_for_room_is_made_again_once_it_has_it() -> None:
+    """Those that wait do not all make their answers again when one ends: only the one whose bytes fit now."""
+    room = ReadBudget(100)
+    made: list[str] = []
+
+    async def make(name: str) -> tuple[str, int]:
+        made.append(name)
+        return name, 60
+
+    readers = {name: Reader(room, "a") for name in ("first", "second", "third")}
+    assert await readers["first"].make(partial(make, "first")) == "first"
+    later = [asyncio.create_task(readers[name].make(partial(make, name))) for name in ("second", "third")]
+    await asyncio.sleep(0)
+    assert made == ["first", "second", "third"]
+    readers["first"].close()
+    assert await later[0] == "second"
+    assert made == ["first", "second", "third", "second"]
+    readers["second"].close()
+    assert await later[1] == "third"
+    readers["third"].close()
+    assert (len(made), room.used) == (5, 0)
