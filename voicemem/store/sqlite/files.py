@@ -108,6 +108,8 @@ def rewrite_log(path: str) -> None:
             with opened_file(log, LOG_FLAGS) as file:
                 end = 0
                 for (content,) in copy.execute("select content from log order by number"):
+                    if content is None:  # a disk that lost a part of the copy
+                        raise apsw.CorruptError(f"{redo} is damaged")
                     file.xWrite(content, end)
                     end += len(content)
                 file.xTruncate(end)

@@ -84,6 +84,16 @@ def test_a_command_makes_good_what_was_cut_short(path: str) -> None:
         assert not exists(path + REDO_SUFFIX)
 
 
+def test_a_damaged_copy_of_the_log_is_refused(path: str) -> None:
+    """A disk lost a part of it: the error says so, and the copy and the log stay as they are."""
+    SqliteDatabase(path).close()
+    with closing(apsw.Connection(path + REDO_SUFFIX)) as copy:
+        copy.execute("create table log (number integer primary key, content blob); insert into log values (1, null)")
+    with pytest.raises(CannotStart, match="damaged"):
+        SqliteDatabase(path)
+    assert exists(path + REDO_SUFFIX)
+
+
 def test_what_is_half_made_is_made_whole(path: str) -> None:
     """A file without its identity, as a start leaves it that was killed before the last step, gets one by a command."""
     with closing(SqliteDatabase(path)) as made:
