@@ -397,21 +397,9 @@ def render_body(
     for a body that is only encoded, unchanged messages may be one piece of JSON. `lazily` is for a body that is sent
     in pieces.
     """
-    session_config, llm = selection.session_config, selection.session_config.llm
-    own = selection.system_messages
-    format = formats.RequestFormat(
-        vendor=llm.vendor,
-        model=llm.model,
-        style=options.style or llm.style,
-        params=llm.params,
-        system_messages=(*own[: len(llm.system_messages)], *instructions, *own[len(llm.system_messages) :]),
-        system=options.system or llm.system,
-        interruptable=session_config.interruptable,
-        enrich=options.enrich,
-        alternate=llm.alternate is True if options.alternate is None else options.alternate,
-        tools=options.tools,
-        fields=options.fields,
-    )
+    llm, own = selection.session_config.llm, selection.system_messages
+    system_messages = (*own[: len(llm.system_messages)], *instructions, *own[len(llm.system_messages) :])
+    format = request_format(selection.session_config, options, system_messages)
     more = () if said is None else (said,)
     if as_json and formats.shows_contents(format, selection.tools):
         body = formats.request_body((), (), format)
@@ -424,11 +412,24 @@ def render_body(
     return body | {"carried": None} if selection.carries_later else body
 
 
-def makes_texts(stream: Stream, options: ContextOptions) -> bool:
-    """Return whether a body has texts that the memory does not hold: enriched ones, or neighbours' texts joined."""
-    llm = parse_config(stream.config).llm
-    alternate = llm.alternate is True if options.alternate is None else options.alternate
-    return bool(options.enrich) or alternate or formats.STYLES[options.style or llm.style].alternates
+def request_format(
+    session_config: SessionConfig, options: ContextOptions, system_messages: tuple[JsonObject, ...] = ()
+) -> formats.RequestFormat:
+    """Return the settings that shape a body: the options', or else the session's."""
+    llm = session_config.llm
+    return formats.RequestFormat(
+        vendor=llm.vendor,
+        model=llm.model,
+        style=options.style or llm.style,
+        params=llm.params,
+        system_messages=system_messages,
+        system=options.system or llm.system,
+        interruptable=session_config.interruptable,
+        enrich=options.enrich,
+        alternate=llm.alternate is True if options.alternate is None else options.alternate,
+        tools=options.tools,
+        fields=options.fields,
+    )
 
 
 async def make_user_documents(

@@ -82,7 +82,7 @@ def request_body(
     parts = interleave(memory, tools if format.tools else ())
     fields = custom_fields if is_custom or format.fields else None
     shown = runs(parts, fields, keeps_blank=is_custom and style.takes_blank)
-    if style.alternates or format.alternate:
+    if joins_texts(format):
         shown = alternate_roles(shown)
     if format.alternate and not style.alternates:
         shown = with_readable_arguments(words_before_calls(shown))
@@ -93,6 +93,16 @@ def request_body(
         newest = {"turn_id": memory[-1].turn_id, "timestamp": memory[-1].timestamp} if memory else {}
         body |= newest | {"interruptable": format.interruptable}
     return with_fields(body, format)
+
+
+def joins_texts(format: RequestFormat) -> bool:
+    """Return whether the neighbouring messages of one role become one."""
+    return format.alternate or STYLES[format.style].alternates
+
+
+def makes_texts(format: RequestFormat) -> bool:
+    """Return whether the body has texts that the messages do not hold: enriched or joined ones."""
+    return bool(format.enrich) or joins_texts(format)
 
 
 def shows_contents(format: RequestFormat, tools: Sequence[ToolUse]) -> bool:

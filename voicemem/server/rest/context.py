@@ -10,17 +10,18 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.config import context
+from voicemem.config.session import parse_config
 from voicemem.context.builder import (
     ContextOptions,
     ContextSelection,
     SummaryState,
     Usage,
-    makes_texts,
     render_body,
+    request_format,
     select_context,
     usage_of,
 )
-from voicemem.context.formats import ENRICHERS
+from voicemem.context.formats import ENRICHERS, makes_texts
 from voicemem.context.summaries import settled_state
 from voicemem.errors import Refused
 from voicemem.protocol.pieces import object_parts
@@ -150,10 +151,12 @@ async def read_context(request: Request, query: ContextQuery, stream: Stream) ->
             services.summaries.check_again(stream)
         return made, size
 
-    has_own_texts = makes_texts(stream, options)
+    has_own_texts = makes_texts(request_format(parse_config(stream.config), options))
     with reader_of(request, None if has_own_texts else stream) as reader:
-        if has_own_texts and (characters := (await read_models.get(stream)).characters) > LARGE_CHARACTERS:
-            await reader.reserve(MAKING_BYTES * characters)
+        if has_own_texts:
+            characters = (read_model or await read_models.get(stream)).characters
+            if characters > LARGE_CHARACTERS:
+                await reader.reserve(MAKING_BYTES * characters)
         made: bytes | JsonObject = await reader.make(make)
         if isinstance(made, bytes):
             return Answer(made)
