@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Struct
 
+from voicemem.config.session import parse_config
 from voicemem.documents import document as documents
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.codec import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
@@ -30,13 +31,6 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.state import State
 
 DEFAULT_CONFIG = documents.WorkingMemoryConfig()
-
-
-class DocumentSettings(Struct):
-    """The settings of a session that say which document it uses."""
-
-    user_id: str | None = None
-    working_memory: documents.WorkingMemoryConfig | None = None
 
 
 class DocumentOwner(NamedTuple):
@@ -93,13 +87,13 @@ class DocumentChange(NamedTuple):
 
 def owner_of_session(stream: Stream) -> DocumentOwner:
     """The owner of the document that a session uses. Raises `Refused` (`no_user`)."""
-    settings = msgspec.convert(stream.config, DocumentSettings)
-    section = settings.working_memory or DEFAULT_CONFIG
+    session_config = parse_config(stream.config)
+    section = session_config.working_memory or DEFAULT_CONFIG
     if section.scope == "session":
         return DocumentOwner("session", stream.project, stream.id, section, stream.id, stream)
-    if settings.user_id is None:
+    if session_config.user_id is None:
         raise Refused("no_user")
-    return DocumentOwner("user", stream.project, settings.user_id, section, stream.id)
+    return DocumentOwner("user", stream.project, session_config.user_id, section, stream.id)
 
 
 def view_of(owner: DocumentOwner, document: documents.Document | None) -> DocumentView:
