@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import NamedTuple, TypeVar
 
+from voicemem.protocol.memories import date_of
 from voicemem.search.words import plain
 
 DAY_MS = 86_400_000
@@ -138,7 +139,7 @@ def span_in(text: str, now_ms: int) -> tuple[int, int] | None:
 
 def day_of(now_ms: int) -> Day:
     number = max(FIRST_DAY, min(LAST_DAY, now_ms // DAY_MS))
-    of_number = date.fromordinal(number - FIRST_DAY + 1)
+    of_number = date_of(number)
     return Day(of_number.year, of_number.month, number)
 
 

@@ -36,8 +36,8 @@ def complete_turns_payload(session: dict[str, Any], after: int, read_model: Read
     complete = [number for number in complete_turns(state) if number > after]
     shown = [turn_report(state, turn) for turn in state.each_turn(complete[:MAX_TURNS])]
     through = shown[-1]["turn_id"] if shown else after
-    first, last = read_model.turn_start(after + 1), read_model.turn_start(through + 1)
-    sizes, contents = Counter(map(TURN_ID, messages[first:last])), iter(messages[first:last])
+    said = messages[read_model.turn_start(after + 1) : read_model.turn_start(through + 1)]
+    sizes, contents = Counter(map(TURN_ID, said)), iter(said)
     for turn in shown:
         turn["contents"] = islice(contents, sizes[turn["turn_id"]])
     rest = {"is_truncated": len(complete) > MAX_TURNS, "through_turn": through, "position": read_model.position}

@@ -413,7 +413,7 @@ class ReadModelCache:
     async def make_of(
         self, key: int, read_model: ReadModel, make: Callable[[ReadModel], T], off_loop: bool, background: bool = False
     ) -> T:
-        """The result of `make`, after which nothing of a heavy call stays unpacked. Raises `SessionQuarantined`."""
+        """Return `make` of a read model, and leave nothing of a heavy call unpacked. Raises `SessionQuarantined`."""
 
         def work() -> T:
             made = make(read_model)
